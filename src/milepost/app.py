@@ -1,0 +1,344 @@
+"""`Milepost`: the object that a program is written around."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+
+from milepost import embedded
+from milepost.errors import InvalidMessage, MilepostError, NoDatabase
+from milepost.log.appender import Appender
+from milepost.log.codec import Codec, MessageClass
+from milepost.log.connections import Executor, executor_of
+from milepost.log.database import Database
+from milepost.log.feed import Now
+from milepost.log.log import Log
+from milepost.log.message import ANY, Appended, Message
+from milepost.log.reader import Page, Query, Reader
+from milepost.log.schema import Migrate
+from milepost.log.selection import Selection
+from milepost.log.statements import Statements
+from milepost.options import resolve
+
+if TYPE_CHECKING:
+    from milepost.sync import SyncMilepost
+
+C = TypeVar("C", bound=type)
+F = TypeVar("F", bound=Callable[[Any], Any])
+
+Names = str | Sequence[str]
+
+
+class Milepost:
+    """A message log on PostgreSQL, and everything that follows it.
+
+    Every option can also be set by an environment variable, `MILEPOST_` and its name.
+
+    Args:
+        url: The address of a PostgreSQL primary, or "embedded" for one of its own in ./.milepost.
+            Without it and without `MILEPOST_URL` there is an error: an empty database must not start by accident.
+        schema: The schema that holds everything. Defaults to "milepost".
+        pool_size: Connections for calls. One for the horizon and one for wake-ups come on top. Defaults to 8.
+        migrate: What to do about the schema when opened: "auto" brings it up to date, "check" refuses one
+            that is not, "off" does not look. Defaults to "auto".
+        max_message_bytes: The largest message, in bytes of JSON. Defaults to 1 MiB.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        schema: str | None = None,
+        pool_size: int | None = None,
+        migrate: Migrate | None = None,
+        max_message_bytes: int | None = None,
+        **unknown: Never,
+    ) -> None:
+        self.settings = resolve(
+            {
+                "url": url,
+                "schema": schema,
+                "pool_size": pool_size,
+                "migrate": migrate,
+                "max_message_bytes": max_message_bytes,
+                **unknown,
+            }
+        )
+        self._statements = Statements(self.settings["schema"].value)
+        self._codec = Codec(self.settings["max_message_bytes"].value)
+        self._appender = Appender(self._statements, self._codec)
+        self._reader = Reader(self._statements, self._codec)
+        self._log: Log | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._entered = 0
+
+    @cached_property
+    def url(self) -> str:
+        """The address of the PostgreSQL in use; the embedded one is started if need be."""
+        url = self.settings["url"].value
+        if url is None:
+            raise NoDatabase('no database: give Milepost("postgresql://…") or "embedded", or set MILEPOST_URL')
+        return embedded.start(url) if embedded.is_embedded(url) else str(url)
+
+    @cached_property
+    def sync(self) -> "SyncMilepost":
+        """The same methods for code that is not async."""
+        from milepost.sync import SyncMilepost
+
+        return SyncMilepost(self)
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        if self._log is not None and self._loop is not loop:
+            raise MilepostError("this Milepost is open in another event loop: use a second one, or mp.sync")
+        if self._log is None:
+            url = await asyncio.to_thread(lambda: self.url)
+            database = Database(url, pool_size=self.settings["pool_size"].value)
+            log = Log(database, self._statements, self._reader)
+            await log.open(self.settings["migrate"].value)
+            self._log, self._loop = log, loop
+        self._entered += 1
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._entered -= 1
+        if self._entered == 0 and self._log is not None:
+            log, self._log, self._loop = self._log, None, None
+            await log.close()
+
+    @property
+    def log(self) -> Log:
+        """The open log; an error if it is not open."""
+        if self._log is None:
+            raise MilepostError("not open: use it inside `async with mp:`, or through mp.sync")
+        return self._log
+
+    def message(
+        self,
+        name: str | None = None,
+        *,
+        version: int = 1,
+        aliases: Iterable[str] = (),
+        properties: Iterable[str] = (),
+    ) -> Callable[[C], C]:
+        """Registers a dataclass, a msgspec struct or a Pydantic model as the payload of a type.
+
+        Args:
+            name: The stored type. Defaults to the class's own name.
+            version: Grows when old payloads no longer fit; `upcast` then takes them along. Defaults to 1.
+            aliases: Older names of the type, which decode to this class too.
+            properties: Fields that are copied to the message's properties, where filters see them.
+        """
+
+        def register(cls: C) -> C:
+            declared = MessageClass(cls, name or cls.__name__, version, tuple(aliases), tuple(properties))
+            self._codec.register(declared)
+            return cls
+
+        return register
+
+    def upcast(self, name: str, *, from_version: int) -> Callable[[F], F]:
+        """Registers the function that takes a decoded payload of `from_version` to the next version."""
+
+        def register(function: F) -> F:
+            self._codec.register_upcast(name, from_version, function)
+            return function
+
+        return register
+
+    async def append(
+        self,
+        stream: str,
+        messages: Any,
+        *,
+        expected: int = ANY,
+        connection: object | None = None,
+        wake: bool = True,
+    ) -> Appended:
+        """Appends one message, or several atomically, to a stream named `category-id`.
+
+        Args:
+            stream: The stream; a new one begins with its first message.
+            messages: An instance of a registered class or a `NewMessage`, or a list of them.
+            expected: The version that the stream must have, `NO_STREAM`, `STREAM_EXISTS` or `ANY` (the default).
+                Another version raises `WrongVersion`; nothing is written and the transaction stays usable.
+            connection: The caller's own connection: the append is part of its transaction.
+            wake: False for a transaction that will be PREPAREd, which may not notify.
+        """
+        executor = self._executor(connection)
+        return await self._appender.append(executor, stream, _several(messages), expected=expected, wake=wake)
+
+    async def append_many(
+        self,
+        messages: Mapping[str, Any],
+        *,
+        expected: Mapping[str, int] | None = None,
+        connection: object | None = None,
+        wake: bool = True,
+    ) -> dict[str, Appended]:
+        """Appends to several streams: all or nothing. `expected` has a version for each stream that needs one."""
+        batches = {stream: _several(of_stream) for stream, of_stream in messages.items()}
+        executor = self._executor(connection)
+        return await self._appender.append_many(executor, batches, expected=expected or {}, wake=wake)
+
+    async def read(
+        self,
+        stream: Names | None = None,
+        *,
+        category: Names | None = None,
+        types: Names | None = None,
+        after: int = 0,
+        after_version: int = 0,
+        since: datetime | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        connection: object | None = None,
+    ) -> AsyncIterator[Message[Any]]:
+        """Messages that are there now, in order, in pages; it never waits.
+
+        One stream is read by version to its last committed message. Anything else is read by position to the
+        horizon, behind which no message can appear any more.
+
+        Args:
+            stream: One stream, or any of several.
+            category: One category, or any of several.
+            types: One type, or any of several; `*` is one dotted part and `>` is the rest.
+            after: Only messages with a higher position.
+            after_version: Only messages with a higher version; for one stream.
+            since: Only messages of this time or later.
+            backwards: The newest first.
+            limit: At most so many.
+            connection: The caller's own connection, whose transaction is read in; for one stream.
+        """
+        async for page in self.read_pages(
+            stream,
+            category=category,
+            types=types,
+            after=after,
+            after_version=after_version,
+            since=since,
+            backwards=backwards,
+            limit=limit,
+            connection=connection,
+        ):
+            for message in page:
+                yield message
+
+    async def read_pages(
+        self,
+        stream: Names | None = None,
+        *,
+        category: Names | None = None,
+        types: Names | None = None,
+        after: int = 0,
+        after_version: int = 0,
+        since: datetime | None = None,
+        backwards: bool = False,
+        limit: int | None = None,
+        connection: object | None = None,
+    ) -> AsyncIterator[Page]:
+        """What `read` gives, in the lists it is fetched in."""
+        if limit is not None and limit < 0:
+            raise InvalidMessage("limit", f"0 or more is wanted, not {limit}")
+        if since is not None and since.tzinfo is None:
+            raise InvalidMessage("since", "a datetime with a time zone is wanted")
+        selection = Selection.of(category=category, stream=stream, types=types)
+        query = Query(selection, since=since, backwards=backwards)
+        if isinstance(stream, str):
+            pages = self._reader.stream_pages(
+                self._executor(connection),
+                stream,
+                query,
+                after=after,
+                after_version=after_version,
+                limit=limit,
+            )
+        elif connection is not None or after_version:
+            raise InvalidMessage("stream", "connection and after_version are for reading one stream")
+        else:
+            horizon = self.log.horizon
+            await horizon.sample()
+            pages = self._reader.log_pages(
+                self.log.database,
+                query,
+                low=after,
+                high=horizon.position,
+                limit=limit,
+                life=horizon.life,
+            )
+        async for page in pages:
+            yield page
+
+    async def follow(
+        self,
+        stream: Names | None = None,
+        *,
+        category: Names | None = None,
+        types: Names | None = None,
+        after: int | Now = 0,
+    ) -> AsyncIterator[Message[Any]]:
+        """Messages in order, for ever: those there now, then each new one once it is final.
+
+        All followers of a process share one feed. Leaving the loop ends the following.
+
+        Args:
+            stream: One stream, or any of several.
+            category: One category, or any of several.
+            types: One type, or any of several; `*` is one dotted part and `>` is the rest.
+            after: Only messages with a higher position, or `NOW` for those not there yet when the loop begins.
+        """
+        async for page in self.follow_pages(stream, category=category, types=types, after=after):
+            for message in page:
+                yield message
+
+    async def follow_pages(
+        self,
+        stream: Names | None = None,
+        *,
+        category: Names | None = None,
+        types: Names | None = None,
+        after: int | Now = 0,
+    ) -> AsyncIterator[Page]:
+        """What `follow` gives, in lists."""
+        query = Query(Selection.of(category=category, stream=stream, types=types))
+        async for page in self.log.feed.follow(query, after):
+            yield page
+
+    async def head(self) -> int:
+        """The horizon: the position up to which `read` goes now. It never waits."""
+        await self.log.horizon.sample()
+        return self.log.horizon.position
+
+    async def last(self, stream: str, *, connection: object | None = None) -> int:
+        """The version of a stream's last message; 0 if it has none."""
+        executor = self._executor(connection)
+        rows = await executor.execute(self._statements.get("last_version"), {"stream": stream})
+        return int(rows[0][0])
+
+    def _executor(self, connection: object | None) -> Executor:
+        if connection is None:
+            return self.log.database
+        executor = executor_of(connection)
+        if executor.blocking and in_event_loop():
+            raise TypeError("connection: it would block the event loop; use mp.sync, or an async connection")
+        return executor
+
+
+def in_event_loop() -> bool:
+    """Whether this thread runs an event loop now."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _several(messages: Any) -> Sequence[Any]:
+    return messages if isinstance(messages, list | tuple) else [messages]

@@ -1,0 +1,76 @@
+"""The errors of Milepost: one class for each decision that a caller can take."""
+
+from typing import ClassVar
+
+
+class MilepostError(Exception):
+    """The base of every error that Milepost raises on purpose."""
+
+    transient: ClassVar[bool] = False
+    """Whether the same call may succeed when it is tried again."""
+
+
+class WrongVersion(MilepostError):
+    """The stream is not at the version that the append expected."""
+
+    def __init__(self, stream: str, expected: int, actual: int) -> None:
+        self.stream = stream
+        self.expected = expected
+        self.actual = actual
+        super().__init__(
+            f"stream {stream!r} is at version {actual}, not at {_in_words(expected)}: "
+            "read it again and decide anew"
+        )
+
+
+def _in_words(expected: int) -> str:
+    return {0: "0 (NO_STREAM)", -1: "1 or more (STREAM_EXISTS)"}.get(expected, str(expected))
+
+
+class IdReused(MilepostError):
+    """A message id is in the stream already, with other content. Nothing was written."""
+
+    def __init__(self, stream: str, id: str, why: str) -> None:
+        self.stream = stream
+        self.id = id
+        super().__init__(f"message id {id} of stream {stream!r} {why}")
+
+
+class InvalidMessage(MilepostError):
+    """A message, a name or a payload that cannot be stored or understood; `field` says which part."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        self.field = field
+        super().__init__(f"{field}: {problem}")
+
+
+class TooLarge(InvalidMessage):
+    """A message, a name or a number of things is over its limit."""
+
+
+class SchemaMismatch(MilepostError):
+    """The database's schema and this program do not fit together; the message says what to do."""
+
+
+class NoDatabase(MilepostError):
+    """No database was named, or the embedded one cannot be started."""
+
+
+class Unavailable(MilepostError):
+    """The database cannot serve this now: unreachable, starting, or not a primary."""
+
+    transient: ClassVar[bool] = True
+
+
+class FilterError(MilepostError):
+    """A filter expression is wrong, or could not be evaluated on a message.
+
+    `kind` is "syntax", "type", "too_long" or "too_complex" for a text that is refused, and "name",
+    "type" or "arithmetic" for an evaluation that failed. `offset` is the place in the text, in
+    characters from 0.
+    """
+
+    def __init__(self, kind: str, offset: int, message: str) -> None:
+        self.kind = kind
+        self.offset = offset
+        super().__init__(message)

@@ -1,0 +1,1 @@
+"""The message store: append, read, the horizon, wake-ups."""

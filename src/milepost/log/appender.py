@@ -1,0 +1,91 @@
+"""Appending: one function of the schema, one round trip."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from milepost.errors import IdReused, InvalidMessage, TooLarge, WrongVersion
+from milepost.log.codec import Codec, check_stream
+from milepost.log.connections import Executor, Row
+from milepost.log.message import Appended
+from milepost.log.statements import Statements
+
+MAX_MESSAGES = 10_000
+"""The most messages of one append: it is one transaction and one parameter."""
+
+_REUSED = {
+    "id_reused": "is there already with other content; nothing was written",
+    "ids_partly_known": "is there already, but others of this append are not; nothing was written",
+}
+
+
+class Appender:
+    """Appends messages through whatever runs its statement."""
+
+    def __init__(self, statements: Statements, codec: Codec) -> None:
+        self._statements = statements
+        self._codec = codec
+
+    async def append(
+        self, executor: Executor, stream: str, payloads: Sequence[Any], *, expected: int, wake: bool
+    ) -> Appended:
+        """Appends to one stream, atomically."""
+        parameters = {
+            "stream": stream,
+            "messages": _text(self._encoded(stream, payloads)),
+            "expected": _checked(expected),
+            "wake": wake,
+        }
+        rows = await executor.execute(self._statements.get("append"), parameters)
+        return _appended(rows[0], expected)
+
+    async def append_many(
+        self,
+        executor: Executor,
+        payloads: Mapping[str, Sequence[Any]],
+        *,
+        expected: Mapping[str, int],
+        wake: bool,
+    ) -> dict[str, Appended]:
+        """Appends to several streams: all or nothing."""
+        if not payloads:
+            raise InvalidMessage("messages", "at least one stream with one message is wanted")
+        batches = [
+            {"stream": stream, "messages": self._encoded(stream, of_stream)}
+            | ({"expected": _checked(expected[stream])} if stream in expected else {})
+            for stream, of_stream in payloads.items()
+        ]
+        parameters = {"batches": _text(batches), "wake": wake}
+        rows = await executor.execute(self._statements.get("append_many"), parameters)
+        return {row[0]: _appended(row, expected.get(row[0], -2)) for row in rows}
+
+    def _encoded(self, stream: str, payloads: Sequence[Any]) -> list[msgspec.Raw]:
+        check_stream(stream)
+        if not payloads:
+            raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
+        if len(payloads) > MAX_MESSAGES:
+            raise TooLarge(
+                "messages",
+                f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append",
+            )
+        return self._codec.encode(stream, payloads)
+
+
+def _text(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _checked(expected: int) -> int:
+    if not isinstance(expected, int) or isinstance(expected, bool) or not -2 <= expected < 2**63:
+        raise InvalidMessage("expected", f"ANY, NO_STREAM, STREAM_EXISTS or a version is wanted, not {expected!r}")
+    return int(expected)
+
+
+def _appended(row: Row, expected: int) -> Appended:
+    stream, outcome, version, position, id_in_the_way = row
+    if outcome == "wrong_version":
+        raise WrongVersion(stream, expected, version)
+    if outcome in _REUSED:
+        raise IdReused(stream, id_in_the_way, _REUSED[outcome])
+    return Appended(stream, version, position, outcome == "duplicate")

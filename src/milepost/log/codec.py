@@ -1,0 +1,263 @@
+"""Payloads to JSON and back: which class belongs to which type, and how old payloads become new ones."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from typing import Any, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from milepost.errors import InvalidMessage, TooLarge
+from milepost.log.message import Message, NewMessage
+from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES, is_property_name
+
+C = TypeVar("C", bound=type)
+Upcast = Callable[[Any], Any]
+F = TypeVar("F", bound=Upcast)
+
+_INT64 = range(-(2**63), 2**63)
+_ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+_VERSION_KEY = "schema_version"
+
+
+@dataclass(frozen=True)
+class MessageClass:
+    """A class of payloads and the type it is stored under."""
+
+    cls: type
+    name: str
+    version: int
+    aliases: tuple[str, ...]
+    properties: tuple[str, ...]
+
+
+class Codec:
+    """Knows the registered classes; turns payloads into JSON and JSON into payloads."""
+
+    def __init__(self, max_message_bytes: int) -> None:
+        self._max_message_bytes = max_message_bytes
+        self._by_class: dict[type, MessageClass] = {}
+        self._by_name: dict[str, MessageClass] = {}
+        self._upcasts: dict[tuple[str, int], Upcast] = {}
+
+    def register(self, declared: MessageClass) -> None:
+        """Adds a class; a name that another class has already is refused."""
+        check_name("type", declared.name)
+        if declared.version < 1:
+            raise ValueError(f"version of {declared.name!r}: 1 or more is wanted, not {declared.version}")
+        for name in (declared.name, *declared.aliases):
+            taken = self._by_name.get(name)
+            if taken is not None and taken.cls is not declared.cls:
+                raise ValueError(f"type {name!r} belongs to {taken.cls.__qualname__} already")
+            self._by_name[name] = declared
+        _check_declared_properties(declared)
+        self._by_class[declared.cls] = declared
+
+    def register_upcast(self, name: str, from_version: int, upcast: Upcast) -> None:
+        """Adds the function that takes a payload of `from_version` to the version after it."""
+        if (name, from_version) in self._upcasts:
+            raise ValueError(f"type {name!r} has an upcast from version {from_version} already")
+        self._upcasts[name, from_version] = upcast
+
+    def encode(self, stream: str, payloads: Iterable[Any]) -> list[msgspec.Raw]:
+        """The messages of one append as JSON objects, each checked."""
+        return [self._encode_one(payload) for payload in payloads]
+
+    def _encode_one(self, payload: Any) -> msgspec.Raw:
+        message = payload if isinstance(payload, NewMessage) else self._wrap(payload)
+        check_name("type", message.type)
+        data = _encode("data", message.data)
+        fields: dict[str, Any] = {"type": message.type, "data": msgspec.Raw(data)}
+        size = len(data)
+        if message.properties:
+            check_properties(message.properties)
+            properties = _encode("properties", dict(message.properties))
+            fields["properties"] = msgspec.Raw(properties)
+            size += len(properties)
+        if message.metadata:
+            metadata = _encode("metadata", dict(message.metadata))
+            fields["metadata"] = msgspec.Raw(metadata)
+            size += len(metadata)
+        if message.id is not None:
+            fields["id"] = _uuid(message.id)
+        if size > self._max_message_bytes:
+            raise TooLarge(
+                "message",
+                f"{message.type!r} has {size:,} bytes of JSON, over the limit of {self._max_message_bytes:,}: "
+                "keep large content elsewhere and its address here, or raise max_message_bytes",
+            )
+        return msgspec.Raw(msgspec.json.encode(fields))
+
+    def _wrap(self, payload: Any) -> NewMessage:
+        declared = self._by_class.get(type(payload))
+        if declared is None:
+            raise InvalidMessage(
+                "message",
+                f"{type(payload).__name__} is not a registered class: "
+                "decorate it with @mp.message or wrap it, NewMessage(type, data)",
+            )
+        found = {name: getattr(payload, name) for name in declared.properties}
+        return NewMessage(
+            declared.name,
+            payload,
+            properties={name: value for name, value in found.items() if value is not None},
+            metadata={} if declared.version == 1 else {_VERSION_KEY: declared.version},
+        )
+
+    def decode(self, message: Message[Any]) -> Any:
+        """The payload of a message, brought to the newest version of its class."""
+        declared = self._by_name.get(message.type)
+        if declared is None:
+            return _decode(message, Any)
+        version = message.metadata.get(_VERSION_KEY, 1)
+        if version == declared.version:
+            return _decode(message, declared.cls)
+        return _convert(message, self._upcasted(message, declared, version), declared.cls)
+
+    def _upcasted(self, message: Message[Any], declared: MessageClass, version: int) -> Any:
+        data = _decode(message, Any)
+        while version < declared.version:
+            upcast = self._upcast_of(declared, message.type, version)
+            if upcast is None:
+                raise InvalidMessage(
+                    "data",
+                    f"{message!r} has version {version} and nothing takes it to {version + 1}: "
+                    f'declare @mp.upcast("{declared.name}", from_version={version})',
+                )
+            data = upcast(data)
+            version += 1
+        return data
+
+    def _upcast_of(self, declared: MessageClass, stored: str, version: int) -> Upcast | None:
+        for name in (stored, declared.name, *declared.aliases):
+            if (name, version) in self._upcasts:
+                return self._upcasts[name, version]
+        return None
+
+
+def check_name(field: str, name: str) -> None:
+    """Refuses a name of a stream or a type that cannot be stored."""
+    if not isinstance(name, str):
+        raise InvalidMessage(field, f"a string is wanted, not {type(name).__name__}")
+    if not name:
+        raise InvalidMessage(field, "it is empty")
+    if "\0" in name:
+        raise InvalidMessage(field, f"{name!r} has a NUL character, which PostgreSQL does not store")
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidMessage(field, f"{name!r} has a lone surrogate, which is not text") from None
+    if length > MAX_NAME_BYTES:
+        raise TooLarge(field, f"{name[:40]!r}… has {length:,} bytes, over the limit of {MAX_NAME_BYTES}")
+
+
+def check_stream(stream: str) -> None:
+    """Refuses a name that no stream can have."""
+    check_name("stream", stream)
+    if stream.startswith("-"):
+        raise InvalidMessage("stream", f"{stream!r} has no category: name it category-id")
+
+
+def check_properties(properties: Mapping[str, Any]) -> None:
+    """Refuses properties that a filter cannot look at, with the name of the first."""
+    if len(properties) > MAX_PROPERTIES:
+        raise TooLarge("properties", f"{len(properties)} of them, over the limit of {MAX_PROPERTIES}")
+    for name, value in properties.items():
+        check_name(f"properties[{name!r}]", name)
+        if not is_property_name(name):
+            raise InvalidMessage(
+                f"properties[{name!r}]",
+                "a filter cannot say this name: a letter, then letters, digits, _ and . are wanted",
+            )
+        if not isinstance(value, int | str):
+            raise InvalidMessage(
+                f"properties[{name!r}]",
+                f"an integer, a string or a boolean is wanted, not {type(value).__name__}",
+            )
+        if isinstance(value, int) and value not in _INT64:
+            raise InvalidMessage(f"properties[{name!r}]", f"{value} does not fit into 64 bits")
+
+
+def _check_declared_properties(declared: MessageClass) -> None:
+    fields = getattr(declared.cls, "__annotations__", {})
+    for name in declared.properties:
+        if not is_property_name(name):
+            raise ValueError(f"property {name!r} of {declared.name!r}: a filter cannot say this name")
+        if fields and name not in fields and not hasattr(declared.cls, name):
+            raise ValueError(
+                f"property {name!r} of {declared.name!r}: {declared.cls.__qualname__} has no such field"
+            )
+
+
+def _uuid(given: UUID | str) -> str:
+    try:
+        return str(given if isinstance(given, UUID) else UUID(given))
+    except (ValueError, AttributeError, TypeError):
+        raise InvalidMessage(
+            "id",
+            f"{given!r} is not a UUID: make one of your own key, uuid.uuid5(uuid.NAMESPACE_URL, key)",
+        ) from None
+
+
+def _is_pydantic(cls: type) -> bool:
+    return hasattr(cls, "model_validate_json") and hasattr(cls, "model_dump_json")
+
+
+def _encode(field: str, value: Any) -> bytes:
+    try:
+        if _is_pydantic(type(value)):
+            encoded: bytes = value.model_dump_json().encode()
+        else:
+            encoded = msgspec.json.encode(value, enc_hook=_encode_model)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidMessage(field, f"it cannot be stored as JSON: {error}") from error
+    if b"\\u0000" in encoded and _ESCAPED_NUL.search(encoded):
+        raise InvalidMessage(field, "it has a NUL character, which PostgreSQL does not store")
+    # NaN and the infinities are encoded as null: without a null there are none.
+    if b"null" in encoded and _has_non_finite(value):
+        raise InvalidMessage(field, "it has a NaN or an infinity, which JSON does not have")
+    return encoded
+
+
+def _encode_model(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"objects of type {type(value).__name__} are not supported")
+
+
+def _has_non_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(map(_has_non_finite, value.values()))
+    if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
+        return any(map(_has_non_finite, value))
+    if _is_pydantic(type(value)):
+        return _has_non_finite(value.model_dump())
+    if isinstance(value, msgspec.Struct) or is_dataclass(value):
+        return _has_non_finite(msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else vars(value))
+    return False
+
+
+def _decode(message: Message[Any], cls: Any) -> Any:
+    try:
+        if _is_pydantic(cls):
+            return cls.model_validate_json(message.raw)
+        return msgspec.json.decode(message.raw, type=cls)
+    except (ValueError, TypeError) as error:
+        raise _undecodable(message, cls, error) from error
+
+
+def _convert(message: Message[Any], data: Any, cls: Any) -> Any:
+    try:
+        if _is_pydantic(cls):
+            return cls.model_validate(data)
+        return msgspec.convert(data, cls)
+    except (ValueError, TypeError) as error:
+        raise _undecodable(message, cls, error) from error
+
+
+def _undecodable(message: Message[Any], cls: Any, error: Exception) -> InvalidMessage:
+    return InvalidMessage("data", f"{message!r} does not decode as {getattr(cls, '__name__', cls)}: {error}")

@@ -1,0 +1,113 @@
+"""Milepost's own connections: a pool for calls, and single ones for what lives long."""
+
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from milepost.errors import Unavailable
+from milepost.log.connections import Row
+
+logger = logging.getLogger("milepost.log")
+
+CONNECT_TIMEOUT = 10
+"""Seconds to wait for a connection, unless the address says otherwise."""
+
+Connection = psycopg.AsyncConnection[TupleRow]
+
+
+class Database:
+    """One PostgreSQL primary, reached through autocommit connections."""
+
+    blocking = False
+
+    def __init__(self, url: str, *, pool_size: int) -> None:
+        self.conninfo = _for_a_primary(url)
+        self._pool = AsyncConnectionPool[Connection](
+            self.conninfo,
+            kwargs={"autocommit": True},
+            min_size=0,
+            max_size=pool_size,
+            timeout=CONNECT_TIMEOUT,
+            configure=_configure,
+            open=False,
+        )
+
+    async def open(self) -> None:
+        """Starts the pool; raises `Unavailable` if no connection can be had."""
+        async with await self.connect():
+            await self._pool.open()
+
+    async def close(self) -> None:
+        """Closes the pool and waits for its connections to end."""
+        await self._pool.close()
+
+    async def connect(self) -> Connection:
+        """A connection of the caller's own, which the caller closes."""
+        with unavailable():
+            connection = await Connection.connect(self.conninfo, autocommit=True)
+            await _configure(connection)
+            return connection
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """A connection of the pool's, given back at the end."""
+        with unavailable():
+            async with self._pool.connection() as connection:
+                try:
+                    yield connection
+                except psycopg.OperationalError:
+                    if connection.broken:
+                        await self._drop_broken()
+                    raise
+
+    async def _drop_broken(self) -> None:
+        # One connection was lost; the idle ones beside it most likely were too.
+        with suppress(psycopg.Error, PoolTimeout):
+            await self._pool.check()
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """Runs a statement on a connection of the pool's, in a transaction of its own."""
+        async with self.connection() as connection:
+            return await fetch(connection, statement, parameters)
+
+
+async def fetch(connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+    """The rows of a statement, in PostgreSQL's binary format."""
+    cursor = connection.cursor(binary=True)
+    await cursor.execute(statement, parameters)
+    return await cursor.fetchall() if cursor.description else []
+
+
+class unavailable:  # noqa: N801 - reads as a word at its uses
+    """Turns a driver's error about the connection or the server's state into `Unavailable`."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, psycopg.OperationalError | PoolTimeout):
+            reason = str(error).strip().splitlines()
+            raise Unavailable(f"PostgreSQL: {reason[0] if reason else type(error).__name__}") from error
+
+
+def _for_a_primary(url: str) -> str:
+    # Only a primary can tell what is final; a standby is refused, and with several hosts the next is tried.
+    given = conninfo_to_dict(url)
+    defaults: dict[str, str | int] = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "milepost"}
+    missing = {name: value for name, value in defaults.items() if name not in given}
+    return make_conninfo(url, target_session_attrs="read-write", **missing)
+
+
+async def _configure(connection: Connection) -> None:
+    # Behind a pooler the session's process is another from statement to statement, and psycopg's prepared
+    # statements are lost between them. The pooler's own idea of the process gives it away.
+    cursor = await connection.execute("select pg_backend_pid()")
+    row = await cursor.fetchone()
+    if row is not None and row[0] != connection.info.backend_pid:
+        connection.prepare_threshold = None

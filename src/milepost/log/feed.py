@@ -1,0 +1,290 @@
+"""The live feed: the head of the log, fetched once and shared by everybody in the process who follows it."""
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from milepost.errors import Unavailable
+from milepost.log.connections import Row
+from milepost.log.database import Database
+from milepost.log.horizon import Horizon
+from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut
+from milepost.log.statements import Statements
+from milepost.log.wakeups import Wakeups
+
+logger = logging.getLogger("milepost.log.feed")
+
+KEEP_BYTES = 16 * 2**20
+"""What the feed keeps for followers that lag a little; who falls further behind reads history instead."""
+MESSAGE_BYTES = 1000
+"""What a message takes in memory beside its content."""
+POLL = 5.0
+"""Seconds between two looks of a sleeping feed, in case a wake-up was lost after all. At most `COVER`."""
+POLL_WITHOUT_LISTENING = 0.05
+"""Seconds between two looks where notifications do not arrive: the latency behind such a pooler."""
+STALLED_PAUSE = (0.0005, 0.1)
+"""Shortest and longest pause while somebody is appending and nothing is final yet, in seconds."""
+OUTAGE_PAUSE = (0.1, 5.0)
+"""Shortest and longest pause while the database is unavailable, in seconds."""
+
+EVERYTHING: Final = Query()
+
+
+class Now:
+    """Where a follower begins that wants new messages only."""
+
+    def __repr__(self) -> str:
+        return "NOW"
+
+
+NOW: Final = Now()
+"""`after=NOW`: only what is not there yet when the following begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The messages between two positions: above `low`, up to `high`."""
+
+    low: int
+    high: int
+    messages: Page
+
+    @property
+    def weight(self) -> int:
+        """Roughly how many bytes it takes in memory."""
+        return sum(message.size + MESSAGE_BYTES for message in self.messages) + MESSAGE_BYTES
+
+
+class Ranges:
+    """Positions in a few ranges, in order."""
+
+    def __init__(self, ranges: Sequence[Row]) -> None:
+        self._starts = [row[0] for row in ranges]
+        self._ends = [row[1] for row in ranges]
+
+    def __contains__(self, position: int) -> bool:
+        place = bisect_right(self._starts, position) - 1
+        return place >= 0 and position <= self._ends[place]
+
+
+class Feed:
+    """Follows the head while it has followers."""
+
+    def __init__(
+        self,
+        database: Database,
+        statements: Statements,
+        horizon: Horizon,
+        reader: Reader,
+        wakeups: Wakeups,
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._horizon = horizon
+        self._reader = reader
+        self._wakeups = wakeups
+        self._followers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._failed: BaseException | None = None
+        self._changed = asyncio.Event()
+        self._recent: deque[Segment] = deque()
+        self._kept = 0
+        self._consumed = 0
+        self._generation = -1
+        self._rewinds: list[int] = []
+        self.poll = POLL
+
+    async def stop(self) -> None:
+        """Stops following the head."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+        await self._wakeups.stop()
+
+    async def follow(self, query: Query, after: int | Now) -> AsyncIterator[Page]:
+        """Pages of messages after a position, for ever: first from history, then from the head."""
+        self._join()
+        try:
+            position, seen = await self._begin(after)
+            rewinds = len(self._rewinds)
+            while True:
+                await self._in_step()
+                position = min([position, *self._rewinds[rewinds:]])
+                rewinds = len(self._rewinds)
+                if (segment := self._since(position)) is None:
+                    async for page in self._history(query, position):
+                        position = page.high
+                        yield [message for message in page.messages if message.position not in seen]
+                    continue
+                news = self._changed
+                position = segment.high
+                if wanted := [m for m in segment.messages if query.accepts(m) and m.position not in seen]:
+                    yield wanted
+                elif position >= self._consumed:
+                    await news.wait()
+        finally:
+            await self._leave()
+
+    def _join(self) -> None:
+        self._followers += 1
+        if self._task is None:
+            self._failed = None
+            self._generation = -1
+            self._wakeups.start()
+            self._task = asyncio.create_task(self._run(), name="milepost-feed")
+
+    async def _leave(self) -> None:
+        self._followers -= 1
+        if self._followers == 0:
+            await self.stop()
+
+    async def _begin(self, after: int | Now) -> tuple[int, Ranges]:
+        if not isinstance(after, Now):
+            return after, Ranges([])
+        await self._horizon.sample()
+        position = self._horizon.position
+        statement = self._statements.get("visible_above")
+        return position, Ranges(await self._database.execute(statement, {"horizon": position}))
+
+    async def _in_step(self) -> None:
+        """Waits until the feed knows of the server's newest life, and has rewound to what survived."""
+        while self._failed is not None or self._generation != self._horizon.generation:
+            if self._failed is not None:
+                raise self._failed
+            await self._changed.wait()
+
+    def _since(self, position: int) -> Segment | None:
+        """What the feed has after a position; None if that is too far back."""
+        if position >= self._consumed:
+            return Segment(position, position, [])
+        parts: list[Page] = []
+        for segment in reversed(self._recent):
+            if segment.low <= position:
+                parts.append([m for m in segment.messages if m.position > position])
+                return Segment(position, self._consumed, [m for part in reversed(parts) for m in part])
+            parts.append(segment.messages)
+        return None
+
+    async def _history(self, query: Query, position: int) -> AsyncIterator[Segment]:
+        """What lies between a position and the horizon; ends early while the database is unavailable."""
+        known, life = self._horizon.position, self._horizon.life
+        pages = self._reader.log_pages(self._database, query, low=position, high=known, limit=None, life=life)
+        try:
+            async for page in pages:
+                yield Segment(position, page[-1].position, page)
+            yield Segment(position, known, [])
+        except Unavailable as error:
+            logger.info("following waits: %s", error)
+            await asyncio.sleep(OUTAGE_PAUSE[0])
+
+    async def _run(self) -> None:
+        pause = OUTAGE_PAUSE[0]
+        stalled = STALLED_PAUSE[0]
+        try:
+            while True:
+                try:
+                    stalled = await self._step(stalled)
+                    pause = OUTAGE_PAUSE[0]
+                except Unavailable as error:
+                    logger.warning("the feed waits: %s", error)
+                    await asyncio.sleep(pause)
+                    pause = min(pause * 2, OUTAGE_PAUSE[1])
+        except Exception as error:
+            self._failed = error
+            self._announce()
+            raise
+
+    async def _step(self, stalled: float) -> float:
+        """Publishes what is new, or waits for it; returns the next pause while nothing is final."""
+        horizon = self._horizon
+        if self._generation != horizon.generation:
+            await self._start_over()
+        if await self._publish_next():
+            return STALLED_PAUSE[0]
+        self._wakeups.clear()
+        await horizon.sample()
+        if horizon.position > self._consumed or self._generation != horizon.generation:
+            return stalled
+        if not horizon.settled:
+            await asyncio.sleep(stalled)
+            return min(stalled * 2, STALLED_PAUSE[1])
+        if not self._wakeups.listening:
+            await asyncio.sleep(POLL_WITHOUT_LISTENING)
+        elif not horizon.covered:
+            await self._wakeups.mark()
+        else:
+            await self._wakeups.wait(self.poll)
+        return STALLED_PAUSE[0]
+
+    async def _start_over(self) -> None:
+        """Begins at the horizon; after another life of the server, at what survived of the last one."""
+        begun = self._generation >= 0
+        await self._horizon.sample()
+        generation = self._horizon.generation
+        if begun:
+            self._consumed = min(self._consumed, await self._newest_survivor())
+            self._rewinds.append(self._consumed)
+            self._horizon.passed(self._consumed)
+        else:
+            self._consumed = self._horizon.position
+        self._recent.clear()
+        self._kept = 0
+        self._generation = generation
+        self._announce()
+
+    async def _newest_survivor(self) -> int:
+        """The newest message handed out that is still there: after a crash with asynchronous commit later
+        ones may be gone, and their positions drawn again. What drew it was on disk, so none below it are.
+        """
+        handed_out = [message for segment in self._recent for message in segment.messages]
+        parameters = {
+            "positions": [message.position for message in handed_out],
+            "ids": [message.id for message in handed_out],
+        }
+        rows = await self._database.execute(self._statements.get("newest_survivor"), parameters)
+        if rows[0][0] is not None:
+            return int(rows[0][0])
+        logger.warning("the server restarted: messages after position %d may come again", self._horizon.stored)
+        return self._horizon.stored
+
+    async def _publish_next(self) -> bool:
+        horizon, low = self._horizon, self._consumed
+        known = max(horizon.position, low)
+        page = await self._reader.log_page(
+            horizon, EVERYTHING, low=low, high=END, limit=PAGE_MESSAGES, life=horizon.life
+        )
+        segment = final_part(page, low, known)
+        if segment.high == low:
+            return False
+        horizon.passed(segment.high)
+        self._consumed = segment.high
+        self._keep(segment)
+        self._announce()
+        return True
+
+    def _keep(self, segment: Segment) -> None:
+        self._recent.append(segment)
+        self._kept += segment.weight
+        while len(self._recent) > 1 and self._kept > KEEP_BYTES:
+            self._kept -= self._recent.popleft().weight
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+def final_part(page: Page, low: int, known: int) -> Segment:
+    """What of a page above `low` is final: all up to the known horizon, and the run directly above it."""
+    high = low
+    for count, message in enumerate(page):
+        if message.position > known:
+            if message.position != known + 1:
+                return Segment(low, known, page[:count])
+            known = message.position
+        high = message.position
+    return Segment(low, high if is_cut(page, PAGE_MESSAGES) else known, page)

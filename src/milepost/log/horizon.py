@@ -1,0 +1,228 @@
+"""The horizon: the position up to which nothing can appear any more.
+
+Positions come from a sequence, so a later one can commit before an earlier one. A sample makes the horizon
+known without a lock and without a guess: read how far the sequence has been drawn; then, in a statement of its
+own, which transactions hold the lock of an INSERT on the log. Once all of them have ended, everything drawn
+by then is final: an INSERT takes its lock before it draws, and a commit is visible before its locks go.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from time import monotonic
+from typing import Any, LiteralString
+from uuid import UUID
+
+import psycopg
+
+from milepost.errors import Unavailable
+from milepost.log.connections import Row
+from milepost.log.database import Connection, Database, fetch, unavailable
+from milepost.log.statements import Statements
+
+logger = logging.getLogger("milepost.log.horizon")
+
+STORE_EVERY = 5.0
+"""Seconds between two writes of the horizon, where a new process starts from."""
+NAME_AFTER = 1.0
+"""Seconds after which whoever holds the horizon is named in the log."""
+MAX_SAMPLES = 128
+"""Samples kept while a transaction holds the horizon; further ones replace the newest."""
+COVER = timedelta(seconds=5)
+"""How long a sleep may be that a mark in the database has to cover."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """How far the sequence had been drawn, and who had not ended then."""
+
+    drawn: int
+    open: frozenset[str]
+    taken: float
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A transaction that appended, or may have, and has not ended."""
+
+    transaction: str
+    pid: int | None
+    application: str
+    state: str
+    age: float
+    gid: str | None
+
+    def __str__(self) -> str:
+        if self.pid is None:
+            return f"prepared transaction {self.gid!r}, open for {self.age:.1f} s"
+        application = self.application or "no application name"
+        return f"pid {self.pid} ({application}), {self.state}, open for {self.age:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """One life of the server: from its start, or its last crash, to its end."""
+
+    token: UUID
+    started: datetime
+
+
+class Horizon:
+    """Follows the horizon for a whole process, on a connection of its own."""
+
+    blocking = False
+
+    def __init__(self, database: Database, statements: Statements) -> None:
+        self._database = database
+        self._statements = statements
+        self._connection: Connection | None = None
+        self._lock = asyncio.Lock()
+        self._samples: deque[Sample] = deque()
+        self._named: frozenset[str] = frozenset()
+        self._stored_at = 0.0
+        self._life: Life | None = None
+        self._begun = 0
+        self._finished = 0
+        self.position = 0
+        """Every position up to this one is final."""
+        self.stored = 0
+        """The horizon that the database remembers."""
+        self.generation = 0
+        """Grows whenever what was known has to be forgotten: a lost connection, or another life of the server."""
+        self.settled = False
+        """Whether the last sample found nobody who might be appending."""
+        self.covered = False
+        """Whether the last sample found a mark that covers a sleep."""
+
+    @property
+    def life(self) -> UUID | None:
+        """The token of the life that the horizon was last seen in."""
+        return self._life.token if self._life else None
+
+    async def close(self) -> None:
+        """Writes the horizon and ends the connection."""
+        async with self._lock:
+            if self._connection is not None:
+                if not self._connection.closed:
+                    await self._store(self._connection)
+                await self._connection.close()
+                self._connection = None
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """Runs a statement on the horizon's connection; losing it forgets what was known."""
+        async with self._lock:
+            return await self._fetch(statement, parameters)
+
+    async def sample(self) -> None:
+        """Looks once, after this call began; calls made meanwhile share the next look."""
+        self._begun += 1
+        wanted = self._begun
+        async with self._lock:
+            if self._finished < wanted:
+                covers = self._begun
+                await self._sample()
+                self._finished = covers
+
+    async def holders(self) -> list[Holder]:
+        """The transactions that may hold the horizon now, the oldest first."""
+        rows = await self._database.execute(self._statements.get("holders"), {})
+        return [Holder(*row) for row in rows]
+
+    def passed(self, position: int) -> None:
+        """Tells that all positions up to this one were seen, each of them visible."""
+        self.position = max(self.position, position)
+
+    def forget(self, why: str) -> None:
+        """Drops what was known; the next sample starts from what is stored."""
+        logger.info("horizon: starting anew after %s", why)
+        self._samples.clear()
+        self._life = None
+        self.position = 0
+        self.settled = self.covered = False
+        self.generation += 1
+
+    async def _fetch(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        try:
+            with unavailable():
+                if self._connection is None or self._connection.closed:
+                    self._connection = await self._database.connect()
+                return await fetch(self._connection, statement, parameters)
+        except Unavailable:
+            await self._lost()
+            raise
+
+    async def _lost(self) -> None:
+        if self._connection is not None:
+            await self._connection.close()
+            self._connection = None
+        if self._life is not None:
+            self.forget("a lost connection")
+
+    async def _sample(self) -> None:
+        drawn = await self._drawn()
+        rows = await self._fetch(self._statements.get("sample_lockers"), {})
+        still_open = frozenset(row[0] for row in rows)
+        self._keep(Sample(drawn, still_open, monotonic()))
+        self._settle(still_open)
+        self.settled = not still_open
+        await self._name_holders(still_open)
+        if self._connection is not None and monotonic() - self._stored_at >= STORE_EVERY:
+            await self._store(self._connection)
+
+    async def _drawn(self) -> int:
+        """How far the sequence is; notices another life of the server."""
+        while True:
+            statement = self._statements.get("sample_drawn")
+            drawn, token, started, in_recovery, covered = (await self._fetch(statement, {"cover": COVER}))[0]
+            if in_recovery:
+                await self._lost()
+                raise Unavailable("PostgreSQL is in recovery: a standby cannot tell what is final")
+            if token is None:
+                await self._fetch(self._statements.get("begin_life"), {})
+                continue
+            life = Life(token, started)
+            if life == self._life:
+                self.covered = covered
+                return int(drawn)
+            if self._life is not None:
+                self.forget("a restart of the server")
+            self._life = life
+            self.stored = (await self._fetch(self._statements.get("stored_horizon"), {}))[0][0]
+            self.position = max(self.position, self.stored)
+
+    def _keep(self, sample: Sample) -> None:
+        if self._samples and sample.drawn == self._samples[-1].drawn:
+            return
+        if len(self._samples) >= MAX_SAMPLES:
+            self._samples.pop()
+        self._samples.append(sample)
+
+    def _settle(self, still_open: frozenset[str]) -> None:
+        while self._samples and self._samples[0].open.isdisjoint(still_open):
+            self.position = max(self.position, self._samples.popleft().drawn)
+
+    async def _name_holders(self, still_open: frozenset[str]) -> None:
+        if not self._samples:
+            self._named = frozenset()
+            return
+        held = self._samples[0].open & still_open
+        if monotonic() - self._samples[0].taken < NAME_AFTER or held <= self._named:
+            return
+        self._named |= held
+        rows = await self._fetch(self._statements.get("holders"), {})
+        for holder in (Holder(*row) for row in rows):
+            if holder.transaction in held:
+                logger.warning("the horizon waits at position %d for %s", self.position, holder)
+
+    async def _store(self, connection: Connection) -> None:
+        self._stored_at = monotonic()
+        if self.position <= self.stored:
+            return
+        try:
+            await fetch(connection, self._statements.get("store_horizon"), {"position": self.position})
+            self.stored = self.position
+        except psycopg.Error as error:
+            logger.debug("the horizon was not stored: %s", error)

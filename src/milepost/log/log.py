@@ -1,0 +1,39 @@
+"""The log of one database: its parts, opened and closed together."""
+
+from milepost.log import schema
+from milepost.log.database import Database
+from milepost.log.feed import Feed
+from milepost.log.horizon import Horizon
+from milepost.log.reader import Reader
+from milepost.log.statements import Statements
+from milepost.log.wakeups import Wakeups
+
+
+class Log:
+    """What of the log needs connections: the horizon, the wake-ups, the feed."""
+
+    def __init__(self, database: Database, statements: Statements, reader: Reader) -> None:
+        self.database = database
+        self.statements = statements
+        self.horizon = Horizon(database, statements)
+        self.wakeups = Wakeups(database, statements)
+        self.feed = Feed(database, statements, self.horizon, reader, self.wakeups)
+
+    async def open(self, migrate: schema.Migrate) -> None:
+        """Connects, and brings or checks the schema."""
+        await self.database.open()
+        try:
+            async with self.database.connection() as connection:
+                if migrate == "auto":
+                    await schema.migrate(connection, self.statements.schema)
+                elif migrate == "check":
+                    await schema.check(connection, self.statements.schema)
+        except BaseException:
+            await self.database.close()
+            raise
+
+    async def close(self) -> None:
+        """Stops following and ends all connections."""
+        await self.feed.stop()
+        await self.horizon.close()
+        await self.database.close()

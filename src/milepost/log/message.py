@@ -1,0 +1,119 @@
+"""What is appended and what is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from milepost.names import category_of
+
+if TYPE_CHECKING:
+    from milepost.log.codec import Codec
+
+T = TypeVar("T")
+
+Property: TypeAlias = int | str | bool
+
+
+class Expected(IntEnum):
+    """What a stream's version may be for an append, where it is not a number."""
+
+    ANY = -2
+    STREAM_EXISTS = -1
+    NO_STREAM = 0
+
+
+ANY: Final = Expected.ANY
+"""Append whatever the stream's version is."""
+STREAM_EXISTS: Final = Expected.STREAM_EXISTS
+"""Append only if the stream has a message already."""
+NO_STREAM: Final = Expected.NO_STREAM
+"""Append only if the stream has no message yet."""
+
+
+@dataclass(frozen=True)
+class NewMessage:
+    """A message to append, where no class is registered for it.
+
+    `data` is a JSON value, a dataclass, a msgspec struct or a Pydantic model. `properties` are flat integers
+    of 64 bits, strings and booleans that filters look at. With an `id` the append can be repeated safely;
+    without one the database makes it.
+    """
+
+    type: str
+    data: Any = None
+    properties: Mapping[str, Property] = field(default_factory=dict, kw_only=True)
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    id: UUID | str | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """What an append came to: version and position of its last message.
+
+    `duplicate` says that the messages were in the stream already, and that nothing was written.
+    """
+
+    stream: str
+    version: int
+    position: int
+    duplicate: bool
+
+
+class Message(msgspec.Struct, Generic[T], eq=False, weakref=True):
+    """A message as it was read. Do not change what it returns: others in the process read the same object."""
+
+    position: int
+    stream: str
+    version: int
+    id: UUID
+    type: str
+    time: datetime
+    size: int
+    raw: str
+    _properties: Any
+    _metadata: str
+    _codec: "Codec"
+    _decoded: Any = msgspec.UNSET
+
+    @property
+    def category(self) -> str:
+        """What stands before the first dash of the stream's name."""
+        return category_of(self.stream)
+
+    @property
+    def data(self) -> T:
+        """The payload, decoded when first asked for: an instance of the type's class, if one is registered.
+
+        Raises `InvalidMessage` where it does not fit that class; `raw` has its JSON.
+        """
+        if self._decoded is msgspec.UNSET:
+            self._decoded = self._codec.decode(self)
+        value: T = self._decoded
+        return value
+
+    @property
+    def properties(self) -> dict[str, Property]:
+        """The flat, typed values that filters look at."""
+        if isinstance(self._properties, str):
+            self._properties = msgspec.json.decode(self._properties)
+        found: dict[str, Property] = self._properties
+        return found
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What describes the message: `correlation_id`, `causation_id`, the trace's context."""
+        found: dict[str, Any] = msgspec.json.decode(self._metadata)
+        return found
+
+    def __repr__(self) -> str:
+        return f"Message({self.type!r}, {self.stream!r} {self.version}, position {self.position})"
+
+
+Payload: TypeAlias = Any
+"""A `NewMessage`, or an instance of a class registered with `@mp.message`."""
+Payloads: TypeAlias = Payload | Sequence[Payload]

@@ -1,0 +1,325 @@
+-- The log: messages in streams, in an order that is safe to follow.
+-- oldest: 1
+
+-- The one clock that decides anything. A test moves it by replacing this function.
+create function :"schema".clock() returns timestamptz
+language sql volatile parallel safe
+as $$ select clock_timestamp() $$;
+
+-- The first two bytes of the SHA-256 of a name, modulo 1,024. Stored lanes rely on it: it never changes.
+create function :"schema".bucket(name text) returns smallint
+language sql immutable strict parallel safe
+as $$
+    select (((get_byte(digest, 0) << 8) | get_byte(digest, 1)) & 1023)::smallint
+    from sha256(convert_to(name, 'UTF8')) as digest
+$$;
+
+-- What the index over categories holds: the first four bytes of the SHA-256 of a category's name.
+-- A hash, so that a new category locks nothing; whoever reads by it checks the name itself too.
+create function :"schema".category_hash(category text) returns integer
+language sql immutable strict parallel safe
+as $$
+    select (get_byte(digest, 0) << 24) | (get_byte(digest, 1) << 16)
+         | (get_byte(digest, 2) << 8) | get_byte(digest, 3)
+    from sha256(convert_to(category, 'UTF8')) as digest
+$$;
+
+-- Flat, typed values that filters look at: integers of 64 bits, strings, booleans.
+create function :"schema".are_properties(properties jsonb) returns boolean
+language sql immutable parallel safe
+as $$
+    select properties = '{}' or (
+        jsonb_typeof(properties) = 'object'
+        and (select count(*) <= 255 and bool_and(
+                octet_length(key) <= 512
+                and key ~ '^[A-Za-z][A-Za-z0-9_.]*$'
+                and key not in ('true', 'false', 'and', 'or', 'not')
+                and case jsonb_typeof(value)
+                        when 'number' then value::numeric = trunc(value::numeric)
+                            and value::numeric between -9223372036854775808 and 9223372036854775807
+                        else jsonb_typeof(value) in ('string', 'boolean')
+                    end)
+             from jsonb_each(properties)))
+$$;
+
+create table :"schema".streams (
+    stream_id bigint generated always as identity primary key,
+    name text collate "C" not null unique
+        check (octet_length(name) between 1 and 512 and name not like '-%'),
+    category text collate "C" not null,
+    bucket smallint not null
+);
+
+-- The position is drawn inside the INSERT, one at a time: the horizon relies on both.
+create table :"schema".messages (
+    position bigint generated always as identity (cache 1) primary key,
+    stream_id bigint not null,
+    version bigint not null,
+    category_hash integer not null,
+    bucket smallint not null,
+    size integer not null,
+    id uuid not null,
+    time timestamptz not null default :"schema".clock(),
+    type text collate "C" not null check (octet_length(type) between 1 and 512),
+    data jsonb not null,
+    properties jsonb not null,
+    metadata jsonb not null,
+    constraint messages_stream_version unique (stream_id, version),
+    constraint messages_stream_id unique (stream_id, id)
+);
+create index messages_category on :"schema".messages (category_hash, position);
+create index messages_time on :"schema".messages using brin (position, time) with (autosummarize = on);
+
+-- Marks of sleeping readers: an append that finds one which has not passed wakes them at its commit.
+create table :"schema".sleeps (until timestamptz primary key);
+
+-- Everything up to this position is final. Written now and then, upwards only: where a new process starts from.
+create table :"schema".horizon (
+    single boolean primary key default true check (single),
+    "position" bigint not null
+);
+insert into :"schema".horizon ("position") values (0);
+
+-- Crash recovery and promotion empty this table, which tells a process that positions may have gone backwards.
+create unlogged table :"schema".server_life (
+    single boolean primary key default true check (single),
+    token uuid not null
+);
+
+-- What one append came to. outcome: appended, duplicate, wrong_version (version is then the actual one),
+-- id_reused or ids_partly_known (id is then the one in the way).
+create type :"schema".appended as (
+    stream text,
+    outcome text,
+    version bigint,
+    "position" bigint,
+    id uuid
+);
+
+-- The row of a stream that was not there a moment ago, locked until the transaction ends.
+-- Looking comes before inserting: an upsert burns an id at every append.
+create function :"schema".open_stream(stream text) returns :"schema".streams
+language plpgsql volatile
+as $$
+declare
+    opened :"schema".streams;
+begin
+    loop
+        insert into :"schema".streams (name, category, bucket)
+        values (stream, split_part(stream, '-', 1), :"schema".bucket(stream))
+        on conflict (name) do nothing
+        returning * into opened;
+        exit when found;
+        select * into opened from :"schema".streams s where s.name = stream for no key update;
+        exit when found;
+    end loop;
+    return opened;
+end $$;
+
+-- Whether messages with these ids are in the stream already: all of them with the same content is a
+-- duplicate; none of them is null.
+create function :"schema".find_repeated(stream_id bigint, stream text, messages jsonb)
+returns :"schema".appended
+language plpgsql volatile
+as $$
+declare
+    given record;
+    result :"schema".appended;
+begin
+    select count(*) as messages,
+           count(m.id) as known,
+           min(n.id::text) filter (where m.type <> n.type or m.data <> coalesce(n.data, 'null')
+                             or m.properties <> coalesce(n.properties, '{}')) as changed,
+           min(m.id::text) as first_known,
+           max(m.version) as version,
+           max(m."position") as "position"
+    into given
+    from jsonb_to_recordset(messages) as n(id uuid, type text, data jsonb, properties jsonb)
+    left join :"schema".messages m on m.stream_id = find_repeated.stream_id and m.id = n.id;
+
+    if given.known = 0 then
+        return null;
+    elsif given.changed is not null then
+        return row(stream, 'id_reused', null, null, given.changed):::"schema".appended;
+    elsif given.known < given.messages then
+        return row(stream, 'ids_partly_known', null, null, given.first_known):::"schema".appended;
+    end if;
+    return row(stream, 'duplicate', given.version, given."position", null):::"schema".appended;
+end $$;
+
+-- The INSERT of an append. The column's default draws each position here, under the lock that the INSERT holds.
+create function :"schema".insert_messages(target :"schema".streams, last bigint, messages jsonb)
+returns :"schema".appended
+language plpgsql volatile
+as $$
+declare
+    result :"schema".appended;
+begin
+    with inserted as (
+        insert into :"schema".messages
+            (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+        select target.stream_id, last + n.ordinal, :"schema".category_hash(target.category), target.bucket,
+               coalesce(pg_column_size(n.data), 0) + coalesce(pg_column_size(n.properties), 0)
+                   + coalesce(pg_column_size(n.metadata), 0),
+               coalesce(n.id, gen_random_uuid()), n.type, coalesce(n.data, 'null'),
+               coalesce(n.properties, '{}'), coalesce(n.metadata, '{}')
+        from rows from (
+            jsonb_to_recordset(messages)
+                as (type text, data jsonb, properties jsonb, metadata jsonb, id uuid)
+        ) with ordinality as n(type, data, properties, metadata, id, ordinal)
+        order by n.ordinal
+        returning messages."position")
+    select target.name, 'appended', last + count(*), max(i."position"), null into result from inserted i;
+    return result;
+end $$;
+
+-- Appends messages to one stream, atomically; the caller has checked them. VOLATILE, so that each statement
+-- sees what committed while the one before it waited. The order is what makes it right: the lock; in the next
+-- statement the ids; then the version; then the INSERT; then the sleepers.
+create function :"schema".write(
+    stream text, messages jsonb, expected bigint, wake boolean
+) returns :"schema".appended
+language plpgsql volatile
+as $$
+declare
+    target :"schema".streams;
+    last bigint;
+    result :"schema".appended;
+begin
+    select * into target from :"schema".streams s where s.name = stream for no key update;
+    if not found then
+        if expected not in (-2, 0) then
+            return row(stream, 'wrong_version', 0, null, null):::"schema".appended;
+        end if;
+        target := :"schema".open_stream(stream);
+    end if;
+
+    if messages @? '$[*].id' then
+        result := :"schema".find_repeated(target.stream_id, stream, messages);
+        if result.outcome is not null then
+            return result;
+        end if;
+    end if;
+
+    select m.version into last from :"schema".messages m
+    where m.stream_id = target.stream_id order by m.version desc limit 1;
+    last := coalesce(last, 0);
+    if expected <> -2 and expected <> last and not (expected = -1 and last > 0) then
+        return row(stream, 'wrong_version', last, null, null):::"schema".appended;
+    end if;
+
+    if current_setting('transaction_isolation') = 'read committed' then
+        result := :"schema".insert_messages(target, last, messages);
+    else
+        begin
+            result := :"schema".insert_messages(target, last, messages);
+        exception when unique_violation then
+            raise serialization_failure using message =
+                'stream ' || quote_literal(stream) || ' changed after this transaction''s snapshot';
+        end;
+    end if;
+
+    if wake and exists (select from :"schema".sleeps where until > :"schema".clock()) then
+        perform pg_notify(:'schema', '');
+    end if;
+    return result;
+end $$;
+
+-- Appends to several streams, atomically: all or nothing. Each batch has stream, messages and expected.
+-- Streams are locked in one order, whoever calls. If one cannot be appended, its outcome is all that comes back.
+create function :"schema".write_many(batches jsonb, wake boolean) returns setof :"schema".appended
+language plpgsql volatile
+as $$
+declare
+    batch record;
+    result :"schema".appended;
+    results :"schema".appended[] := '{}';
+begin
+    begin
+        for batch in
+            select b.stream, b.messages, coalesce(b.expected, -2) as expected
+            from jsonb_to_recordset(batches) as b(stream text, messages jsonb, expected bigint)
+            order by b.stream collate "C"
+        loop
+            result := :"schema".write(batch.stream, batch.messages, batch.expected, wake);
+            if result.outcome not in ('appended', 'duplicate') then
+                raise exception using errcode = 'MP001';
+            end if;
+            results := results || result;
+        end loop;
+    exception when sqlstate 'MP001' then
+        results := array[result];
+    end;
+    return query select * from unnest(results);
+end $$;
+
+-- For SQL: appends one or several checked messages to one stream. expected: -2 any version, -1 the stream
+-- exists, 0 it does not, else its version. Look at the outcome: a wrong version is not an error, which would
+-- abort your transaction. wake => false is for transactions that will be PREPAREd.
+create function :"schema".append(
+    stream text, messages jsonb, expected bigint default -2, wake boolean default true
+) returns :"schema".appended
+language plpgsql volatile
+as $$
+declare
+    message record;
+begin
+    if jsonb_typeof(messages) is distinct from 'array' or jsonb_array_length(messages) = 0 then
+        raise invalid_parameter_value using message = 'messages: an array of at least one message is wanted';
+    end if;
+    for message in
+        select * from jsonb_to_recordset(messages) as n(type text, data jsonb, properties jsonb, metadata jsonb)
+    loop
+        if message.type is null or octet_length(message.type) not between 1 and 512 then
+            raise invalid_parameter_value using message = 'type: 1 to 512 bytes are wanted';
+        elsif not :"schema".are_properties(coalesce(message.properties, '{}')) then
+            raise invalid_parameter_value using message =
+                'properties: at most 255 flat integers of 64 bits, strings or booleans are wanted, '
+                'each named by a letter followed by letters, digits, _ and .';
+        elsif jsonb_typeof(coalesce(message.metadata, '{}')) <> 'object' then
+            raise invalid_parameter_value using message = 'metadata: a JSON object is wanted';
+        end if;
+    end loop;
+    return :"schema".write(stream, messages, expected, wake);
+end $$;
+
+create function :"schema".append(
+    stream text, type text, data jsonb, properties jsonb default '{}', metadata jsonb default '{}',
+    id uuid default null, expected bigint default -2, wake boolean default true
+) returns :"schema".appended
+language sql volatile
+as $$
+    select :"schema".append(
+        stream,
+        jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('id', id)) || jsonb_build_object(
+            'type', type, 'data', data, 'properties', properties, 'metadata', metadata)),
+        expected, wake)
+$$;
+
+-- The position after which all messages of this time and later stand. Positions and times run in step but for
+-- concurrent appends and corrected clocks: a search by halves finds the border, and the index over blocks of
+-- both finds what lies before it all the same.
+create function :"schema".position_before(since timestamptz) returns bigint
+language plpgsql stable
+as $$
+declare
+    early bigint := 0;
+    late bigint;
+    middle timestamptz;
+    stray bigint;
+begin
+    select coalesce(max(m."position"), 0) + 1 into late from :"schema".messages m;
+    while late - early > 1 loop
+        select m.time into middle from :"schema".messages m
+        where m."position" >= (early + late) / 2 order by m."position" limit 1;
+        if middle >= since then
+            late := (early + late) / 2;
+        else
+            early := (early + late) / 2;
+        end if;
+    end loop;
+    -- "+ 0" keeps the planner from walking the primary key from its start.
+    select min(m."position" + 0) into stray from :"schema".messages m
+    where m.time >= since and m."position" < late;
+    return coalesce(stray, late) - 1;
+end $$;

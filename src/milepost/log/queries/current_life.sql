@@ -1,0 +1,1 @@
+select l.token from :"schema".server_life l

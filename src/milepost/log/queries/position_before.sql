@@ -1,0 +1,1 @@
+select :"schema".position_before(%(since)s)

@@ -1,0 +1,1 @@
+select h."position" from :"schema".horizon h

@@ -1,0 +1,202 @@
+"""Reading in pages: bounded in messages and bytes, whatever the size of the log."""
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from milepost.errors import Unavailable
+from milepost.log.codec import Codec
+from milepost.log.connections import Executor
+from milepost.log.message import Message, Property
+from milepost.log.selection import Selection
+from milepost.log.statements import Statements
+from milepost.names import category_hash
+
+PAGE_MESSAGES = 1000
+PAGE_BYTES = 8 * 2**20
+FIRST_SPAN = 10_000
+"""How many positions the first statement of a selective read looks at."""
+MAX_SPAN = 100_000
+"""The most that one looks at where no index narrows the read."""
+END = 2**63 - 1
+"""Above every position and version."""
+
+Page = list[Message[Any]]
+
+_DIRECTIONS: dict[bool, LiteralString] = {False: "asc", True: "desc"}
+_BY_CATEGORY: LiteralString = """and m.category_hash = any(%(hashes)s::integer[])
+          and s.category = any(%(categories)s::text[])"""
+_BY_STREAM: LiteralString = "and s.name = any(%(streams)s::text[])"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What a filter implies of a message's properties: a jsonpath predicate and the values it names."""
+
+    path: str
+    values: dict[str, int | str | bool]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What one read is after, but for where it begins and ends."""
+
+    selection: Selection = field(default_factory=Selection)
+    since: datetime | None = None
+    condition: Condition | None = None
+    filter: Callable[[dict[str, Property]], bool] | None = None
+    backwards: bool = False
+
+    def accepts(self, message: Message[Any]) -> bool:
+        """Whether a message that was read without conditions is wanted."""
+        return self.selection.matches(message) and (self.filter is None or self.filter(message.properties))
+
+    def filtered(self, page: Page, limit: int | None) -> Page:
+        """What of a page the exact filter lets through."""
+        if self.filter is None:
+            return page
+        return [message for message in page if self.filter(message.properties)][:limit]
+
+    def page_size(self, limit: int | None) -> int:
+        """How many messages to ask for when `limit` are still wanted."""
+        return PAGE_MESSAGES if limit is None or self.filter is not None else min(PAGE_MESSAGES, limit)
+
+    @property
+    def max_span(self) -> int:
+        """How many positions one statement may look at."""
+        selection = self.selection
+        indexed = selection.categories is not None or selection.streams is not None
+        selective = selection.types is not None or self.since is not None or self.condition is not None
+        return MAX_SPAN if selective and not indexed else END
+
+    @property
+    def access(self) -> LiteralString:
+        """The part of the statement that narrows it by an index."""
+        parts: LiteralString = ""
+        if self.selection.categories is not None:
+            parts += _BY_CATEGORY
+        if self.selection.streams is not None:
+            parts += _BY_STREAM
+        return parts
+
+    @property
+    def direction(self) -> LiteralString:
+        """The order of the page."""
+        return _DIRECTIONS[self.backwards]
+
+    def parameters(self) -> dict[str, Any]:
+        """The conditions as parameters of a statement."""
+        selection, types = self.selection, self.selection.types
+        condition = self.condition
+        return {
+            "hashes": [category_hash(name) for name in selection.categories or ()],
+            "categories": sorted(selection.categories or ()),
+            "streams": sorted(selection.streams or ()),
+            "any_type": types is None,
+            "types": sorted(types.exact) if types else [],
+            "type_pattern": types.pattern if types else None,
+            "since": self.since,
+            "where": condition.path if condition else None,
+            "where_values": msgspec.json.encode(condition.values).decode() if condition else "{}",
+            "bytes": PAGE_BYTES,
+        }
+
+
+class Reader:
+    """Reads pages of messages through whatever runs its statements."""
+
+    def __init__(self, statements: Statements, codec: Codec) -> None:
+        self._statements = statements
+        self._codec = codec
+
+    async def log_page(
+        self,
+        executor: Executor,
+        query: Query,
+        *,
+        low: int,
+        high: int,
+        limit: int,
+        life: UUID | None,
+    ) -> Page:
+        """At most `limit` messages with `low < position <= high`; none if the server's life is another."""
+        statement = self._statements.get("read_log", direction=query.direction, access=query.access)
+        parameters = query.parameters() | {"low": low, "high": high, "limit": limit, "life": life}
+        return self._messages(await executor.execute(statement, parameters))
+
+    async def log_pages(
+        self,
+        executor: Executor,
+        query: Query,
+        *,
+        low: int,
+        high: int,
+        limit: int | None,
+        life: UUID | None,
+    ) -> AsyncIterator[Page]:
+        """All pages between two positions, both of them final."""
+        if query.since is not None:
+            first = await executor.execute(self._statements.get("position_before"), {"since": query.since})
+            low = max(low, first[0][0])
+        span = FIRST_SPAN
+        while low < high and limit != 0:
+            size = query.page_size(limit)
+            begin = max(low, high - span) if query.backwards else low
+            end = high if query.backwards else min(high, low + span)
+            page = await self.log_page(executor, query, low=begin, high=end, limit=size, life=life)
+            cut = is_cut(page, size)
+            if wanted := query.filtered(page, limit):
+                yield wanted
+                limit = limit - len(wanted) if limit is not None else None
+            span = max(FIRST_SPAN, span // 2) if cut else min(span * 4, query.max_span)
+            if query.backwards:
+                high = page[-1].position - 1 if cut else begin
+            else:
+                low = page[-1].position if cut else end
+        await self._check_life(executor, life)
+
+    async def stream_pages(
+        self,
+        executor: Executor,
+        stream: str,
+        query: Query,
+        *,
+        after: int,
+        after_version: int,
+        limit: int | None,
+    ) -> AsyncIterator[Page]:
+        """All pages of one stream, by version, to its last committed message."""
+        statement = self._statements.get("read_stream", direction=query.direction)
+        conditions = query.parameters() | {"stream": stream, "after": after}
+        low, high = after_version, END
+        while limit != 0:
+            size = query.page_size(limit)
+            rows = await executor.execute(statement, conditions | {"low": low, "high": high, "limit": size})
+            page = self._messages(rows)
+            if wanted := query.filtered(page, limit):
+                yield wanted
+                limit = limit - len(wanted) if limit is not None else None
+            if not is_cut(page, size):
+                return
+            if query.backwards:
+                high = page[-1].version - 1
+            else:
+                low = page[-1].version
+
+    async def _check_life(self, executor: Executor, life: UUID | None) -> None:
+        rows = await executor.execute(self._statements.get("current_life"), {})
+        if not rows or rows[0][0] != life:
+            raise Unavailable("PostgreSQL restarted while the log was being read: read again")
+
+    def _messages(self, rows: Any) -> Page:
+        codec = self._codec
+        return [Message(*row, codec) for row in rows]  # type: ignore[call-arg]
+
+
+def is_cut(page: Page, limit: int) -> bool:
+    """Whether there may be more within the range of a page: it is full in messages or in bytes."""
+    return len(page) >= limit or sum(message.size for message in page) >= PAGE_BYTES

@@ -1,0 +1,168 @@
+"""The schema's migrations: numbered, safe from many processes at once, printable without a database."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.resources import files
+from typing import Any, Literal
+
+from milepost.errors import SchemaMismatch
+from milepost.log.database import Connection
+from milepost.log.statements import Statements, in_schema
+
+Migrate = Literal["auto", "check", "off"]
+
+_OLDEST = re.compile(r"^-- oldest: (\d+)$", re.MULTILINE)
+# "mile" in ASCII and a number of its own: the advisory lock that keeps migrations apart.
+_LOCK = 0x6D696C65
+
+_BOOKKEEPING = """
+create schema if not exists :"schema";
+create table if not exists :"schema".migrations (
+    number integer primary key,
+    name text not null,
+    oldest integer not null,
+    program text not null,
+    applied timestamptz not null default clock_timestamp()
+);
+"""
+_RECORD = """
+insert into :"schema".migrations (number, name, oldest, program)
+values ({number}, '{name}', {oldest}, '{program}');
+"""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """One step of the schema. `oldest` is the number that a program must know to run on it."""
+
+    number: int
+    name: str
+    oldest: int
+    text: str
+
+    def sql(self, schema: str) -> str:
+        """The step and its entry in the list of migrations."""
+        record = _RECORD.format(
+            number=self.number, name=self.name, oldest=self.oldest, program=version("milepost")
+        )
+        return in_schema(self.text + record, schema)
+
+
+def _load() -> list[Migration]:
+    found = []
+    for path in sorted((files("milepost.log") / "migrations").iterdir(), key=lambda p: p.name):
+        if not path.name.endswith(".sql"):
+            continue
+        number, _, name = path.name.removesuffix(".sql").partition("_")
+        text = path.read_text()
+        oldest = _OLDEST.search(text)
+        if oldest is None:
+            raise ValueError(f"{path.name} does not say which is the oldest program that may run on it")
+        found.append(Migration(int(number), name, int(oldest[1]), text))
+    return found
+
+
+MIGRATIONS: tuple[Migration, ...] = tuple(_load())
+NEWEST = MIGRATIONS[-1].number
+"""The newest migration that this program knows."""
+
+
+@dataclass(frozen=True)
+class Status:
+    """Which migrations a database has, and which program it asks for."""
+
+    number: int
+    oldest: int
+    applied: tuple[dict[str, Any], ...]
+
+    @property
+    def pending(self) -> list[Migration]:
+        """What this program would add."""
+        return [migration for migration in MIGRATIONS if migration.number > self.number]
+
+    def check(self, schema: str) -> None:
+        """Raises `SchemaMismatch` where this program must not run, and says what to do."""
+        if self.oldest > NEWEST:
+            raise SchemaMismatch(
+                f"schema {schema!r} is at {self.number} and asks for a program that knows at least {self.oldest}; "
+                f"this one knows {NEWEST}: install a newer milepost"
+            )
+        if self.number < NEWEST:
+            raise SchemaMismatch(
+                f"schema {schema!r} is at {self.number} and this program needs {NEWEST}: "
+                "run `milepost schema migrate`"
+            )
+
+
+def printable(schema: str, after: int = 0) -> str:
+    """The SQL of all migrations after a number, in one transaction, for psql or a person."""
+    pending = [migration for migration in MIGRATIONS if migration.number > after]
+    return "\n".join(["begin;", _bookkeeping(schema), *(m.sql(schema) for m in pending), "commit;\n"])
+
+
+async def status(connection: Connection, schema: str) -> Status:
+    """What the database has."""
+    table = await connection.execute("select to_regclass(format('%%I.migrations', %s::text))", [schema])
+    row = await table.fetchone()
+    if row is None or row[0] is None:
+        return Status(0, 0, ())
+    query = in_schema(
+        'select number, name, oldest, program, applied from :"schema".migrations order by number',
+        schema,
+    )
+    cursor = await connection.execute(query)
+    rows = await cursor.fetchall()
+    names = ("number", "name", "oldest", "program", "applied")
+    applied = tuple(dict(zip(names, row, strict=True)) for row in rows)
+    return Status(
+        max((entry["number"] for entry in applied), default=0),
+        max((entry["oldest"] for entry in applied), default=0),
+        applied,
+    )
+
+
+async def migrate(connection: Connection, schema: str) -> list[Migration]:
+    """Brings the schema to what this program needs; returns what it added."""
+    found = await status(connection, schema)
+    if not found.pending:
+        await check(connection, schema)
+        return []
+    async with connection.transaction():
+        await connection.execute("select pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, schema])
+        found = await status(connection, schema)
+        await _apply(connection, schema, found.pending)
+        await check(connection, schema)
+    return found.pending
+
+
+async def _apply(connection: Connection, schema: str, pending: Iterable[Migration]) -> None:
+    await _check_encoding(connection)
+    await connection.execute(_bookkeeping(schema))
+    for migration in pending:
+        await connection.execute(migration.sql(schema))
+
+
+async def problems(connection: Connection, schema: str) -> list[str]:
+    """What the log relies on and does not find, a line for a person each."""
+    cursor = await connection.execute(Statements(schema).get("log_problems"), {})
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def check(connection: Connection, schema: str) -> None:
+    """Raises `SchemaMismatch` unless this program can rely on the schema."""
+    (await status(connection, schema)).check(schema)
+    found = await problems(connection, schema)
+    if found:
+        raise SchemaMismatch("; ".join(found))
+
+
+async def _check_encoding(connection: Connection) -> None:
+    row = await (await connection.execute("show server_encoding")).fetchone()
+    if row is None or row[0] != "UTF8":
+        raise SchemaMismatch(f"the database has encoding {row and row[0]}: Milepost needs UTF8")
+
+
+def _bookkeeping(schema: str) -> str:
+    return in_schema(_BOOKKEEPING, schema)

