@@ -1,7 +1,7 @@
 """A real PostgreSQL for every test, and a schema of its own for each."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 from uuid import uuid4
@@ -12,8 +12,7 @@ from psycopg import sql
 
 from milepost import Milepost
 from servers import DEBIAN_15, Server, embedded_binaries
-
-MakeMilepost = Callable[..., Milepost]
+from support import MakeMilepost
 
 
 def absent(what: str) -> None:

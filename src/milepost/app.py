@@ -1,7 +1,8 @@
 """`Milepost`: the object that a program is written around."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
@@ -200,7 +201,7 @@ class Milepost:
         backwards: bool = False,
         limit: int | None = None,
         connection: object | None = None,
-    ) -> AsyncIterator[Message[Any]]:
+    ) -> AsyncGenerator[Message[Any], None]:
         """Messages that are there now, in order, in pages; it never waits.
 
         One stream is read by version to its last committed message. Anything else is read by position to the
@@ -217,7 +218,7 @@ class Milepost:
             limit: At most so many.
             connection: The caller's own connection, whose transaction is read in; for one stream.
         """
-        async for page in self.read_pages(
+        pages = self.read_pages(
             stream,
             category=category,
             types=types,
@@ -227,9 +228,11 @@ class Milepost:
             backwards=backwards,
             limit=limit,
             connection=connection,
-        ):
-            for message in page:
-                yield message
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                for message in page:
+                    yield message
 
     async def read_pages(
         self,
@@ -243,7 +246,7 @@ class Milepost:
         backwards: bool = False,
         limit: int | None = None,
         connection: object | None = None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """What `read` gives, in the lists it is fetched in."""
         if limit is not None and limit < 0:
             raise InvalidMessage("limit", f"0 or more is wanted, not {limit}")
@@ -283,7 +286,7 @@ class Milepost:
         category: Names | None = None,
         types: Names | None = None,
         after: int | Now = 0,
-    ) -> AsyncIterator[Message[Any]]:
+    ) -> AsyncGenerator[Message[Any], None]:
         """Messages in order, for ever: those there now, then each new one once it is final.
 
         All followers of a process share one feed. Leaving the loop ends the following.
@@ -294,9 +297,10 @@ class Milepost:
             types: One type, or any of several; `*` is one dotted part and `>` is the rest.
             after: Only messages with a higher position, or `NOW` for those not there yet when the loop begins.
         """
-        async for page in self.follow_pages(stream, category=category, types=types, after=after):
-            for message in page:
-                yield message
+        async with aclosing(self.follow_pages(stream, category=category, types=types, after=after)) as pages:
+            async for page in pages:
+                for message in page:
+                    yield message
 
     async def follow_pages(
         self,
@@ -305,16 +309,16 @@ class Milepost:
         category: Names | None = None,
         types: Names | None = None,
         after: int | Now = 0,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
         query = Query(Selection.of(category=category, stream=stream, types=types))
-        async for page in self.log.feed.follow(query, after):
-            yield page
+        async with aclosing(self.log.feed.follow(query, after)) as pages:
+            async for page in pages:
+                yield page
 
     async def head(self) -> int:
         """The horizon: the position up to which `read` goes now. It never waits."""
-        await self.log.horizon.sample()
-        return self.log.horizon.position
+        return await self.log.horizon.look()
 
     async def last(self, stream: str, *, connection: object | None = None) -> int:
         """The version of a stream's last message; 0 if it has none."""

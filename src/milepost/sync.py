@@ -7,18 +7,25 @@ in, or on one in a thread of its own.
 
 import asyncio
 import atexit
+import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+import weakref
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from milepost.app import Milepost
 from milepost.errors import MilepostError
-from milepost.log.connections import executor_of
+from milepost.log.connections import Stepped
 from milepost.log.message import Message
+from milepost.log.reader import Page
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+Pages = AsyncGenerator[Page, None]
 
 
 def blocking(
@@ -28,34 +35,40 @@ def blocking(
 
     @wraps(method)
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> R:
-        coroutine = method(self._milepost, *args, **kwargs)
-        return self._run(coroutine, kwargs.get("connection"))
+        if kwargs.get("connection") is None:
+            return self._run(method(self._milepost, *args, **kwargs))
+        kwargs["connection"] = Stepped(kwargs["connection"])
+        return _step_through(method(self._milepost, *args, **kwargs))
 
     return call
 
 
 def blocking_pages(
-    method: Callable[Concatenate[Milepost, P], AsyncIterator[list[Message[Any]]]],
+    method: Callable[Concatenate[Milepost, P], Pages],
 ) -> Callable[Concatenate["SyncMilepost", P], Iterator[Message[Any]]]:
     """The blocking form of a method that gives pages: one change of threads a page."""
 
     @wraps(method)
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Message[Any]]:
-        return self._messages(method(self._milepost, *args, **kwargs), kwargs.get("connection"))
+        if kwargs.get("connection") is None:
+            return self._messages(method(self._milepost, *args, **kwargs))
+        kwargs["connection"] = Stepped(kwargs["connection"])
+        return _stepped_messages(method(self._milepost, *args, **kwargs))
 
     return call
 
 
 class SyncMilepost:
-    """The methods of a `Milepost`, each of which waits for its result.
+    """The methods of a `Milepost`, each of which waits for its result; from as many threads as you like.
 
-    It opens by itself when first used, or by `with mp.sync:`, which also closes it.
+    It opens by itself when first used and closes when the program ends, or by `with mp.sync:`.
     """
 
     def __init__(self, milepost: Milepost) -> None:
         self._milepost = milepost
         self._lock = threading.Lock()
         self._thread: _LoopThread | None = None
+        _all.add(self)
 
     append = blocking(Milepost.append)
     append_many = blocking(Milepost.append_many)
@@ -65,80 +78,175 @@ class SyncMilepost:
     follow = blocking_pages(Milepost.follow_pages)
 
     def __enter__(self) -> Self:
-        self._loop()
-        return self
+        with self._open_loop():
+            return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Ends the connections that were opened here."""
+        """Ends the connections that were opened here; what other threads still wait for fails.
+
+        The next call opens again. A `Milepost` that is open in an event loop is left alone.
+        """
+        if self._thread is not None:
+            _refuse_own_loop(self._thread.loop)
         with self._lock:
-            if self._thread is not None:
-                self._thread.run(self._milepost.__aexit__(None, None, None))
-                self._thread.stop()
-                self._thread = None
+            thread, self._thread = self._thread, None
+            if thread is None:
+                return
+            atexit.unregister(self.close)
+            try:
+                thread.run(self._milepost.__aexit__(None, None, None))
+            finally:
+                thread.stop()
 
-    def _run(self, coroutine: Coroutine[Any, Any, R], connection: object | None) -> R:
-        if connection is not None:
-            _refuse_async(coroutine, connection)
-            return _step_through(coroutine)
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop(coroutine)).result()
-
-    def _messages(
-        self, pages: AsyncIterator[list[Message[Any]]], connection: object | None
-    ) -> Iterator[Message[Any]]:
+    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         try:
-            while (page := self._run(_next_page(pages), connection)) is not None:
+            with self._open_loop() as loop:
+                future = _submit(coroutine, loop)
+        except BaseException:
+            coroutine.close()
+            raise
+        return _result(future)
+
+    def _messages(self, pages: Pages) -> Iterator[Message[Any]]:
+        with self._open_loop() as loop:
+            return self._messages_from(_Steps(pages), loop)
+
+    def _messages_from(self, steps: "_Steps", loop: asyncio.AbstractEventLoop) -> Iterator[Message[Any]]:
+        try:
+            while (page := self._next_page(steps, loop)) is not None:
                 yield from page
         finally:
-            self._run(_close(pages), connection)
+            # It may be the garbage collector, in any thread, that ends this: it must not wait. A closed loop
+            # has ended the pages itself.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(steps.abandon)
 
-    def _loop(self, unstarted: Coroutine[Any, Any, Any] | None = None) -> asyncio.AbstractEventLoop:
-        loop = self._milepost._loop
-        if loop is not None and self._thread is None:
-            if loop is _running_loop():
-                if unstarted is not None:
-                    unstarted.close()
-                raise MilepostError("mp.sync would block this event loop: await the method of mp itself")
-            return loop
+    def _next_page(self, steps: "_Steps", loop: asyncio.AbstractEventLoop) -> Page | None:
+        _refuse_own_loop(loop)
         with self._lock:
-            if self._thread is None:
-                thread = _LoopThread()
-                thread.run(self._milepost.__aenter__())
-                self._thread = thread
+            if loop.is_closed():
+                raise MilepostError("mp.sync was closed while this was read: begin again after the last message")
+            future = _submit(steps.next(), loop)
+        return _result(future)
+
+    @contextmanager
+    def _open_loop(self) -> Iterator[asyncio.AbstractEventLoop]:
+        """The event loop to run on, which `close` leaves alone inside of this."""
+        _refuse_own_loop(self._milepost._loop)
+        with self._lock:
+            loop = self._milepost._loop
+            if loop is None:
+                self._thread = _LoopThread.opening(self._milepost)
+                loop = self._thread.loop
                 atexit.register(self.close)
-            return self._thread.loop
+            yield loop
+
+    def _forget(self) -> None:
+        """In a forked process: the thread stayed in the parent, and so do its connections."""
+        _parents.append((self._thread, self._milepost._log))
+        atexit.unregister(self.close)
+        self._lock, self._thread = threading.Lock(), None
+        self._milepost._log, self._milepost._loop, self._milepost._entered = None, None, 0
 
 
 class _LoopThread:
     """An event loop in a thread of its own."""
 
+    @classmethod
+    def opening(cls, milepost: Milepost) -> Self:
+        """One in which a `Milepost` is open."""
+        thread = cls()
+        try:
+            thread.run(milepost.__aenter__())
+        except BaseException:
+            thread.stop()
+            raise
+        return thread
+
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="milepost-sync", daemon=True)
+        self._thread = threading.Thread(target=self._live, name="milepost-sync", daemon=True)
         self._thread.start()
 
     def run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result()
+        """The coroutine's result."""
+        return _result(_submit(coroutine, self.loop))
 
     def stop(self) -> None:
+        """Ends the loop and all that still runs on it."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
-        self.loop.close()
+
+    def _live(self) -> None:
+        loop = self.loop
+        loop.run_forever()
+        # As asyncio.run() does, but for waiting for executors: that needs a new thread, which a program that
+        # is ending cannot have.
+        while unfinished := asyncio.all_tasks(loop):
+            for task in unfinished:
+                task.cancel()
+            loop.run_until_complete(asyncio.wait(unfinished))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
+class _Steps:
+    """Pages that one thread asks for and another loop produces."""
+
+    def __init__(self, pages: Pages) -> None:
+        self._pages = pages
+        self._step: asyncio.Task[Any] | None = None
+        self._closing: asyncio.Task[None] | None = None
+
+    async def next(self) -> Page | None:
+        """The next page; None after the last."""
+        self._step = asyncio.current_task()
+        return await _next_page(self._pages)
+
+    def abandon(self) -> None:
+        """Nobody wants more: ends the step that may still run, for ever maybe, and then the pages."""
+        self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        if self._step is not None and not self._step.done():
+            self._step.cancel()
+            await asyncio.wait([self._step])
+        await self._pages.aclose()
+
+
+async def _next_page(pages: Pages) -> Page | None:
+    return await anext(pages, None)
+
+
+def _submit(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> Future[R]:
     try:
-        return asyncio.get_running_loop()
+        return asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError:
-        return None
-
-
-def _refuse_async(coroutine: Coroutine[Any, Any, Any], connection: object) -> None:
-    if not executor_of(connection).blocking:
         coroutine.close()
-        raise TypeError("connection: it is an async one; await the method of mp itself instead of mp.sync")
+        raise MilepostError("the event loop that this Milepost was open in has ended") from None
+
+
+def _result(future: Future[R]) -> R:
+    try:
+        return future.result()
+    except CancelledError:
+        raise MilepostError("mp.sync, or the event loop it uses, was closed while this call waited") from None
+    except BaseException:
+        # The waiting itself may have been interrupted, by Ctrl-C.
+        future.cancel()
+        raise
+
+
+def _refuse_own_loop(loop: asyncio.AbstractEventLoop | None) -> None:
+    try:
+        running = asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    if running is loop:
+        raise MilepostError("mp.sync would block this event loop for ever: await the method of mp itself")
 
 
 def _step_through(coroutine: Coroutine[Any, Any, R]) -> R:
@@ -152,9 +260,23 @@ def _step_through(coroutine: Coroutine[Any, Any, R]) -> R:
     raise MilepostError("a call on a blocking connection tried to wait for something else")
 
 
-async def _next_page(pages: AsyncIterator[list[Message[Any]]]) -> list[Message[Any]] | None:
-    return await anext(pages, None)
+def _stepped_messages(pages: Pages) -> Iterator[Message[Any]]:
+    try:
+        while (page := _step_through(_next_page(pages))) is not None:
+            yield from page
+    finally:
+        _step_through(pages.aclose())
 
 
-async def _close(pages: Any) -> None:
-    await pages.aclose()
+_all: "weakref.WeakSet[SyncMilepost]" = weakref.WeakSet()
+_parents: list[object] = []
+"""What a forked process inherited. Kept, because to end it here would end it in the parent."""
+
+
+def _forget_all() -> None:
+    for sync in list(_all):
+        sync._forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)

@@ -1,5 +1,6 @@
 """Milepost's own connections: a pool for calls, and single ones for what lives long."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -17,6 +18,9 @@ logger = logging.getLogger("milepost.log")
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
+
+IN_RECOVERY = (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction)
+"""What a standby answers: it has no unlogged tables, and takes no writes."""
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -49,19 +53,25 @@ class Database:
 
     async def connect(self) -> Connection:
         """A connection of the caller's own, which the caller closes."""
-        with unavailable():
-            connection = await Connection.connect(self.conninfo, autocommit=True)
-            await _configure(connection)
-            return connection
+        connection: Connection | None = None
+        try:
+            with driver():
+                connection = await Connection.connect(self.conninfo, autocommit=True)
+                await _configure(connection)
+        except BaseException:
+            if connection is not None:
+                await connection.close()
+            raise
+        return connection
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool's, given back at the end."""
-        with unavailable():
+        with driver():
             async with self._pool.connection() as connection:
                 try:
                     yield connection
-                except psycopg.OperationalError:
+                except Unavailable:
                     if connection.broken:
                         await self._drop_broken()
                     raise
@@ -79,21 +89,38 @@ class Database:
 
 async def fetch(connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
     """The rows of a statement, in PostgreSQL's binary format."""
-    cursor = connection.cursor(binary=True)
-    await cursor.execute(statement, parameters)
-    return await cursor.fetchall() if cursor.description else []
+    with driver():
+        cursor = connection.cursor(binary=True)
+        await cursor.execute(statement, parameters)
+        return await cursor.fetchall() if cursor.description else []
 
 
-class unavailable:  # noqa: N801 - reads as a word at its uses
-    """Turns a driver's error about the connection or the server's state into `Unavailable`."""
+class driver:  # noqa: N801 - reads as a word at its uses
+    """Around calls of the driver: its errors about connection and server become `Unavailable`.
+
+    It also brings back a cancellation that got lost: before Python 3.12 `asyncio.wait_for`, which the driver
+    waits with, swallows one that arrives together with the result.
+    """
 
     def __enter__(self) -> None:
-        return None
+        self._task = asyncio.current_task()
+        self._cancelled = self._task.cancelling() if self._task else 0
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, psycopg.OperationalError | PoolTimeout):
             reason = str(error).strip().splitlines()
             raise Unavailable(f"PostgreSQL: {reason[0] if reason else type(error).__name__}") from error
+        if isinstance(error, IN_RECOVERY):
+            raise Unavailable("PostgreSQL is in recovery: a standby cannot tell what is final") from error
+        if error is None and self._task and self._task.cancelling() > self._cancelled:
+            raise asyncio.CancelledError
+
+
+async def end(task: asyncio.Task[Any]) -> None:
+    """Cancels a task until it ends: one cancellation may get lost in the driver."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.1)
 
 
 def _for_a_primary(url: str) -> str:

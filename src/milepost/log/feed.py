@@ -4,13 +4,13 @@ import asyncio
 import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from milepost.errors import Unavailable
 from milepost.log.connections import Row
-from milepost.log.database import Database
+from milepost.log.database import Database, end
 from milepost.log.horizon import Horizon
 from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut
 from milepost.log.statements import Statements
@@ -96,17 +96,16 @@ class Feed:
         self._consumed = 0
         self._generation = -1
         self._rewinds: list[int] = []
-        self.poll = POLL
+        self.poll: float | None = POLL
 
     async def stop(self) -> None:
         """Stops following the head."""
         task, self._task = self._task, None
         if task is not None:
-            task.cancel()
-            await asyncio.wait([task])
+            await end(task)
         await self._wakeups.stop()
 
-    async def follow(self, query: Query, after: int | Now) -> AsyncIterator[Page]:
+    async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
         """Pages of messages after a position, for ever: first from history, then from the head."""
         self._join()
         try:
@@ -146,8 +145,7 @@ class Feed:
     async def _begin(self, after: int | Now) -> tuple[int, Ranges]:
         if not isinstance(after, Now):
             return after, Ranges([])
-        await self._horizon.sample()
-        position = self._horizon.position
+        position = await self._horizon.look()
         statement = self._statements.get("visible_above")
         return position, Ranges(await self._database.execute(statement, {"horizon": position}))
 
@@ -170,7 +168,7 @@ class Feed:
             parts.append(segment.messages)
         return None
 
-    async def _history(self, query: Query, position: int) -> AsyncIterator[Segment]:
+    async def _history(self, query: Query, position: int) -> AsyncGenerator[Segment, None]:
         """What lies between a position and the horizon; ends early while the database is unavailable."""
         known, life = self._horizon.position, self._horizon.life
         pages = self._reader.log_pages(self._database, query, low=position, high=known, limit=None, life=life)

@@ -20,7 +20,7 @@ import psycopg
 
 from milepost.errors import Unavailable
 from milepost.log.connections import Row
-from milepost.log.database import Connection, Database, fetch, unavailable
+from milepost.log.database import Connection, Database, fetch
 from milepost.log.statements import Statements
 
 logger = logging.getLogger("milepost.log.horizon")
@@ -31,6 +31,10 @@ NAME_AFTER = 1.0
 """Seconds after which whoever holds the horizon is named in the log."""
 MAX_SAMPLES = 128
 """Samples kept while a transaction holds the horizon; further ones replace the newest."""
+LOOK_PAUSES = (0.001, 0.002, 0.004, 0.008)
+"""Seconds between the looks of who does not wait."""
+RUN_SPAN = 10_000
+"""How many positions one statement checks for a run."""
 COVER = timedelta(seconds=5)
 """How long a sleep may be that a mark in the database has to cover."""
 
@@ -126,6 +130,27 @@ class Horizon:
                 await self._sample()
                 self._finished = covers
 
+    async def look(self) -> int:
+        """The horizon as of now, for who does not wait: short appends are let pass, an open one ends it."""
+        await self.sample()
+        wanted = self._samples[-1].drawn if self._samples else self.position
+        for pause in LOOK_PAUSES:
+            if self.position >= wanted:
+                return self.position
+            await asyncio.sleep(pause)
+            await self.sample()
+        return self.position if self.position >= wanted else await self._run_above()
+
+    async def _run_above(self) -> int:
+        low = self.position
+        while True:
+            parameters = {"low": low, "span": RUN_SPAN}
+            end = (await self.execute(self._statements.get("run_above"), parameters))[0][0]
+            self.passed(end)
+            if end < low + RUN_SPAN:
+                return self.position
+            low = end
+
     async def holders(self) -> list[Holder]:
         """The transactions that may hold the horizon now, the oldest first."""
         rows = await self._database.execute(self._statements.get("holders"), {})
@@ -146,10 +171,9 @@ class Horizon:
 
     async def _fetch(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         try:
-            with unavailable():
-                if self._connection is None or self._connection.closed:
-                    self._connection = await self._database.connect()
-                return await fetch(self._connection, statement, parameters)
+            if self._connection is None or self._connection.closed:
+                self._connection = await self._database.connect()
+            return await fetch(self._connection, statement, parameters)
         except Unavailable:
             await self._lost()
             raise
@@ -176,10 +200,7 @@ class Horizon:
         """How far the sequence is; notices another life of the server."""
         while True:
             statement = self._statements.get("sample_drawn")
-            drawn, token, started, in_recovery, covered = (await self._fetch(statement, {"cover": COVER}))[0]
-            if in_recovery:
-                await self._lost()
-                raise Unavailable("PostgreSQL is in recovery: a standby cannot tell what is final")
+            drawn, token, started, covered = (await self._fetch(statement, {"cover": COVER}))[0]
             if token is None:
                 await self._fetch(self._statements.get("begin_life"), {})
                 continue
@@ -224,5 +245,5 @@ class Horizon:
         try:
             await fetch(connection, self._statements.get("store_horizon"), {"position": self.position})
             self.stored = self.position
-        except psycopg.Error as error:
+        except (Unavailable, psycopg.Error) as error:
             logger.debug("the horizon was not stored: %s", error)

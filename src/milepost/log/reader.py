@@ -1,6 +1,6 @@
 """Reading in pages: bounded in messages and bytes, whatever the size of the log."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
@@ -137,7 +137,7 @@ class Reader:
         high: int,
         limit: int | None,
         life: UUID | None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """All pages between two positions, both of them final."""
         if query.since is not None:
             first = await executor.execute(self._statements.get("position_before"), {"since": query.since})
@@ -168,7 +168,7 @@ class Reader:
         after: int,
         after_version: int,
         limit: int | None,
-    ) -> AsyncIterator[Page]:
+    ) -> AsyncGenerator[Page, None]:
         """All pages of one stream, by version, to its last committed message."""
         statement = self._statements.get("read_stream", direction=query.direction)
         conditions = query.parameters() | {"stream": stream, "after": after}

@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 
 from milepost.errors import Unavailable
-from milepost.log.database import Connection, Database
+from milepost.log.database import Connection, Database, end
 from milepost.log.horizon import COVER
 from milepost.log.statements import Statements
 
@@ -39,6 +39,8 @@ class Wakeups:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._probed = asyncio.Event()
+        self.asleep = False
+        """Whether a reader waits for a wake-up now."""
         self.listening = False
         """Whether a notification would arrive. Behind a pooler in transaction mode it does not."""
 
@@ -49,10 +51,9 @@ class Wakeups:
 
     async def stop(self) -> None:
         """Stops listening."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        task, self._task = self._task, None
+        if task is not None:
+            await end(task)
         self.listening = False
 
     def clear(self) -> None:
@@ -65,11 +66,14 @@ class Wakeups:
 
     async def wait(self, seconds: float | None) -> None:
         """Sleeps until an append notifies, or for so long."""
+        self.asleep = True
         try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
             return
+        finally:
+            self.asleep = False
 
     async def probed(self) -> None:
         """Waits until it is known whether listening works."""

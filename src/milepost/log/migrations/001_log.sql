@@ -219,7 +219,7 @@ begin
         end;
     end if;
 
-    if wake and exists (select from :"schema".sleeps where until > :"schema".clock()) then
+    if wake and exists (select from :"schema".sleeps where until > (select :"schema".clock())) then
         perform pg_notify(:'schema', '');
     end if;
     return result;

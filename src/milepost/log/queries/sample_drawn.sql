@@ -2,6 +2,5 @@
 select case when q.is_called then q.last_value else 0 end,
        (select l.token from :"schema".server_life l),
        pg_postmaster_start_time(),
-       pg_is_in_recovery(),
-       exists (select from :"schema".sleeps s where s.until >= :"schema".clock() + %(cover)s::interval)
+       exists (select from :"schema".sleeps s where s.until >= (select :"schema".clock() + %(cover)s::interval))
 from :"schema".messages_position_seq q

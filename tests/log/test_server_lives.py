@@ -1,0 +1,273 @@
+"""Crashes, restarts, standbys and poolers: what a process knew has to be forgotten, and nothing is skipped."""
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from conftest import absent
+from milepost import Milepost, NewMessage, Unavailable
+from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries
+from support import Connection, Follower, following, positions
+
+M = NewMessage("happened")
+
+# Commits answer before they are on disk, and stay off it until somebody asks: a crash loses them.
+FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10000", "max_prepared_transactions": "10"}
+
+
+@pytest.fixture(params=["embedded", "postgresql_15"])
+def binaries(request: pytest.FixtureRequest) -> Path:
+    if request.param == "embedded":
+        return embedded_binaries()
+    if not (DEBIAN_15 / "postgres").exists():
+        absent("PostgreSQL 15")
+    return DEBIAN_15
+
+
+@pytest.fixture
+def server(binaries: Path) -> Iterator[Server]:
+    """A server that a test may crash."""
+    server = Server(binaries, settings=FORGETFUL).create()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def pooler(server: Server) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode before it."""
+    if not PGBOUNCER.exists():
+        absent("pgbouncer")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pooler = PgBouncer(server, port).start()
+    wait_for(pooler.url)
+    yield pooler
+    pooler.remove()
+
+
+def wait_for(url: str) -> None:
+    """Waits until a server answers."""
+    for _ in range(200):
+        try:
+            psycopg.connect(url, connect_timeout=1).close()
+        except psycopg.OperationalError:
+            continue
+        return
+    raise TimeoutError(url)
+
+
+async def flush(mp: Milepost) -> None:
+    """Brings to disk what was committed so far."""
+    await mp.log.database.execute("set local synchronous_commit = on", {})
+    async with mp.log.database.connection() as connection, connection.transaction():
+        await connection.execute("set local synchronous_commit = on")
+        await connection.execute("select pg_current_xact_id()")
+        await connection.execute("create temporary table flushed () on commit drop")
+
+
+async def until_available(mp: Milepost) -> None:
+    """Waits until the pool has connections again."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await mp.log.database.execute("select 1", {})
+            except Unavailable:
+                continue
+            return
+
+
+async def test_positions_that_go_backwards_after_a_crash(server: Server) -> None:
+    """A follower saw messages that the crash lost; their positions are drawn again, and it sees the new ones."""
+    async with Milepost(server.url()) as mp:
+        async with following(mp) as follower:
+            for number in range(40):
+                await mp.append(f"kept-{number}", M)
+            await follower.until(40)
+            await flush(mp)
+            for number in range(60):
+                await mp.append(f"lost-{number}", M)
+            await follower.until(100)
+            await asyncio.to_thread(server.crash)
+            await until_available(mp)
+            after = [await mp.append(f"new-{number}", M) for number in range(80)]
+            assert after[0].position <= 100, "the crash did not take positions back: the test proves nothing"
+            seen = await follower.until(180)
+        assert seen[:100] == list(range(1, 101))
+        assert seen[100:] == [result.position for result in after]
+
+
+async def test_a_crash_behind_a_pooler_is_noticed(server: Server, pooler: PgBouncer) -> None:
+    """No connection of the process is lost; the token in an unlogged table tells."""
+    async with Milepost(pooler.url) as mp:
+        async with following(mp) as follower:
+            for number in range(40):
+                await mp.append(f"kept-{number}", M)
+            await follower.until(40)
+            await flush(mp)
+            for number in range(60):
+                await mp.append(f"lost-{number}", M)
+            await follower.until(100)
+            generation = mp.log.horizon.generation
+            await asyncio.to_thread(server.crash)
+            async with Milepost(server.url()) as direct:
+                after = [await direct.append(f"new-{number}", M) for number in range(80)]
+            assert after[0].position <= 100, "the crash did not take positions back: the test proves nothing"
+            seen = await follower.until(180)
+            assert mp.log.horizon.generation > generation
+        assert seen[100:] == [result.position for result in after]
+
+
+async def test_everything_works_behind_a_pooler(pooler: PgBouncer) -> None:
+    """Notifications do not arrive there, so a follower polls; it writes no marks that appends would pay for."""
+    async with Milepost(pooler.url) as mp:
+        async with following(mp, category="order") as follower:
+            await mp.log.wakeups.probed()
+            assert not mp.log.wakeups.listening
+            for number in range(30):
+                await mp.append(f"order-{number}", M)
+                await mp.append_many({"other-1": [M], f"order-{number}": [M]})
+                await follower.until(2 * (number + 1))
+            assert await positions(mp, category="order") == follower.seen
+            assert await mp.log.database.execute('select * from "milepost".sleeps', {}) == []
+        assert await mp.head() == 90
+
+
+@pytest.mark.parametrize("how", ["crash", "restart"])
+async def test_a_prepared_transaction_over_a_restart(server: Server, how: str) -> None:
+    """It changes its name in the list of locks, and holds the horizon all the same."""
+    async with Milepost(server.url()) as mp:
+        await mp.append("a-1", M)
+        async with following(mp) as follower:
+            await follower.until(1)
+            async with await Connection.connect(server.url()) as other:
+                await mp.append("prepared-1", M, connection=other, wake=False)
+                await other.execute("prepare transaction 'held'")
+                await other.rollback()
+            await mp.append("a-2", M)
+            assert await mp.head() == 1
+            await flush(mp)
+            if how == "crash":
+                await asyncio.to_thread(server.crash)
+            else:
+                await asyncio.to_thread(server.stop)
+                await asyncio.to_thread(server.start)
+            await until_available(mp)
+            await mp.append("a-3", M)
+            assert await mp.head() == 1
+            assert follower.seen == [1]
+            await mp.log.database.execute("commit prepared 'held'", {})
+            assert await follower.until(4) == await positions(mp)
+
+
+async def test_a_clean_restart_behind_a_pooler(server: Server, pooler: PgBouncer) -> None:
+    """The token survives a clean stop; the server's start time tells, and the prepared transaction is waited for."""
+    async with Milepost(pooler.url) as mp:
+        await mp.append("a-1", M)
+        async with await Connection.connect(server.url()) as other:
+            await mp.append("prepared-1", M, connection=other, wake=False)
+            await mp.append("a-2", M)
+            assert await mp.head() == 1
+            await other.execute("prepare transaction 'held'")
+            await other.rollback()
+        await asyncio.to_thread(server.stop)
+        await asyncio.to_thread(server.start)
+        await until_available(mp)
+        assert await mp.head() == 1
+        await mp.log.database.execute("commit prepared 'held'", {})
+        assert await mp.head() == 3
+
+
+async def test_a_standby_is_refused(server: Server) -> None:
+    async with Milepost(server.url()) as mp:
+        await mp.append("a-1", M)
+    standby = await asyncio.to_thread(server.copy)
+    try:
+        with pytest.raises(Unavailable, match="read-only|hot standby|recovery"):
+            await Milepost(standby.url(), migrate="off").__aenter__()
+        both = f"postgresql://postgres@/postgres?host={standby.folder},{server.folder}"
+        async with Milepost(both) as mp:
+            assert (await mp.append("a-2", M)).position == 2
+    finally:
+        await asyncio.to_thread(standby.remove)
+
+
+async def test_a_server_that_becomes_a_standby_is_noticed(server: Server) -> None:
+    """Behind a pooler the connection stays; the sample asks."""
+    async with Milepost(server.url()) as mp:
+        await mp.append("a-1", M)
+    standby = await asyncio.to_thread(server.copy)
+    try:
+        async with Milepost(server.url()) as mp:
+            mp.log.database.conninfo = psycopg.conninfo.make_conninfo(standby.url())
+            with pytest.raises(Unavailable, match="in recovery"):
+                await mp.head()
+    finally:
+        await asyncio.to_thread(standby.remove)
+
+
+async def test_a_promoted_standby_is_another_life(server: Server) -> None:
+    """The address moves to the promoted standby: what the standby had not received is drawn again."""
+    async with Milepost(server.url()) as mp:
+        await mp.append("a-1", M)
+        await mp.head()
+        life = mp.log.horizon.life
+        await flush(mp)
+        standby = await asyncio.to_thread(server.copy)
+        try:
+            await asyncio.to_thread(server.stop, "immediate")
+            await asyncio.to_thread(standby.promote)
+            async with Milepost(standby.url()) as promoted:
+                await promoted.append("a-2", M)
+                assert await positions(promoted) == [1, await promoted.head()]
+                assert promoted.log.horizon.life != life
+        finally:
+            await asyncio.to_thread(standby.remove)
+            await asyncio.to_thread(server.start)
+
+
+async def test_a_lost_listener_reconnects(server: Server) -> None:
+    async with Milepost(server.url()) as mp:
+        mp.log.feed.poll = None
+        async with following(mp) as follower:
+            await mp.log.wakeups.probed()
+            for number in range(1, 4):
+                await mp.append("a-1", M)
+                await follower.until(number)
+                await end_listeners(mp)
+        assert follower.seen == [1, 2, 3]
+
+
+async def end_listeners(mp: Milepost) -> None:
+    """Ends the connections that listen, and waits until one listens again."""
+    ended: Any = await mp.log.database.execute(
+        "select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%%'", {}
+    )
+    assert ended
+    async with asyncio.timeout(10):
+        while mp.log.wakeups.listening:
+            await asyncio.sleep(0)
+        while not mp.log.wakeups.listening:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_follower_outlives_an_outage(server: Server) -> None:
+    async with Milepost(server.url()) as mp:
+        follower = Follower(mp)
+        await mp.append("a-1", M)
+        await follower.until(1)
+        await flush(mp)
+        await asyncio.to_thread(server.stop)
+        with pytest.raises(Unavailable) as failure:
+            await mp.append("a-2", M)
+        assert failure.value.transient
+        await asyncio.to_thread(server.start)
+        await until_available(mp)
+        await mp.append("a-2", M)
+        assert len(await follower.until(2)) == 2
+        await follower.stop()

@@ -1,0 +1,214 @@
+"""Wake-ups: none is lost, and nobody pays for them while nobody sleeps."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from time import perf_counter
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from milepost import Milepost, NewMessage
+from support import Connection, Follower, MakeMilepost, following, qualified
+
+M = NewMessage("happened")
+
+
+@pytest.fixture
+async def sleeper(mp: Milepost) -> AsyncIterator[Follower]:
+    """A follower at the head that is woken or sleeps for ever: it does not poll."""
+    mp.log.feed.poll = None
+    async with following(mp) as follower:
+        await mp.log.wakeups.probed()
+        yield follower
+
+
+async def asleep(mp: Milepost) -> None:
+    """Waits until the feed sleeps."""
+    async with asyncio.timeout(10):
+        while not mp.log.wakeups.asleep:
+            await asyncio.sleep(0)
+
+
+async def marks(mp: Milepost) -> Any:
+    return await mp.log.database.execute(qualified("select until from {}.sleeps", mp), {})
+
+
+async def test_a_sleeping_reader_is_woken(mp: Milepost, sleeper: Follower) -> None:
+    for number in range(1, 51):
+        await asleep(mp)
+        await mp.append("a-1", M)
+        await sleeper.until(number)
+
+
+async def test_an_append_in_the_callers_transaction_wakes_at_its_commit(
+    mp: Milepost, sleeper: Follower, database_url: str
+) -> None:
+    async with await Connection.connect(database_url) as connection:
+        for number in range(1, 21):
+            await asleep(mp)
+            await mp.append("a-1", M, connection=connection)
+            await connection.commit()
+            await sleeper.until(number)
+
+
+async def test_none_is_lost_at_any_moment(mp: Milepost, sleeper: Follower, make_mp: MakeMilepost) -> None:
+    """Appends at moments spread over the whole cycle of looking, marking and falling asleep."""
+    async with make_mp() as appender:
+        for number in range(1, 301):
+            await appender.append("a-1", M)
+            await sleeper.until(number)
+            for _ in range(number % 50):
+                await asyncio.sleep(0)
+
+
+async def test_an_append_between_the_look_and_the_sleep(mp: Milepost, sleeper: Follower, make_mp: MakeMilepost) -> None:
+    async with make_mp() as appender:
+        wait = mp.log.wakeups.wait
+        appended = 0
+
+        async def append_first(seconds: float | None) -> None:
+            nonlocal appended
+            if appended < 20:
+                appended += 1
+                await appender.append("a-1", M)
+            await wait(seconds)
+
+        mp.log.wakeups.wait = append_first  # type: ignore[method-assign]
+        await appender.append("a-1", M)
+        await sleeper.until(21)
+
+
+async def test_under_load_no_append_notifies(mp: Milepost, database_url: str) -> None:
+    """No mark, no notification: a listener of the test's own hears nothing."""
+    async with await Connection.connect(database_url, autocommit=True) as listener:
+        await listener.execute(sql.SQL("listen {}").format(sql.Identifier(mp.settings["schema"].value)))
+        for _ in range(5):
+            await mp.append("a-1", M)
+        heard = [note async for note in listener.notifies(timeout=0.2)]
+        assert heard == []
+
+
+async def test_a_mark_makes_an_append_notify_until_it_has_passed(mp: Milepost, database_url: str) -> None:
+    """A killed sleeper leaves a mark, which costs nothing once it has passed."""
+    async with await Connection.connect(database_url, autocommit=True) as listener:
+        await listener.execute(sql.SQL("listen {}").format(sql.Identifier(mp.settings["schema"].value)))
+        await mp.log.wakeups.mark()
+        await mp.append("a-1", M)
+        assert len([note async for note in listener.notifies(timeout=5, stop_after=1)]) == 1
+        await move_clock(mp, 16)
+        await mp.append("a-1", M)
+        assert [note async for note in listener.notifies(timeout=0.2)] == []
+
+
+async def test_passed_marks_go(mp: Milepost) -> None:
+    await mp.log.wakeups.mark()
+    await move_clock(mp, 60)
+    await mp.log.wakeups.mark()
+    assert len(await marks(mp)) == 1
+
+
+async def move_clock(mp: Milepost, seconds: int) -> None:
+    """Moves the schema's clock ahead."""
+    text = "create or replace function {}.clock() returns timestamptz language sql volatile parallel safe "
+    moved = text + f"as $$ select clock_timestamp() + interval '{seconds} s' $$"
+    await mp.log.database.execute(qualified(moved, mp), {})
+
+
+async def test_one_mark_serves_all_processes(mp: Milepost, make_mp: MakeMilepost) -> None:
+    async with make_mp() as second, following(mp), following(second):
+        await asleep(mp)
+        await asleep(second)
+        assert len(await marks(mp)) == 1
+
+
+async def test_a_killed_sleeper_costs_nothing_later(
+    mp: Milepost, database_url: str, schema: str
+) -> None:
+    program = (
+        "import asyncio, sys\n"
+        "from milepost import Milepost\n"
+        "async def main():\n"
+        f"    async with Milepost({database_url!r}, schema={schema!r}) as mp:\n"
+        "        async def follow():\n"
+        "            async for message in mp.follow(): pass\n"
+        "        task = asyncio.create_task(follow())\n"
+        "        while not mp.log.wakeups.asleep: await asyncio.sleep(0.01)\n"
+        "        print('asleep', flush=True)\n"
+        "        await task\n"
+        "asyncio.run(main())\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert await asyncio.to_thread(process.stdout.readline) == b"asleep\n"
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    assert len(await marks(mp)) == 1
+    await move_clock(mp, 16)
+    async with await Connection.connect(database_url, autocommit=True) as listener:
+        await listener.execute(sql.SQL("listen {}").format(sql.Identifier(schema)))
+        await mp.append("a-1", M)
+        assert [note async for note in listener.notifies(timeout=0.2)] == []
+
+
+async def test_20_000_sleeps_under_a_held_snapshot(mp: Milepost, database_url: str) -> None:
+    """Marks are few and only added to, so that an append does not walk what a snapshot keeps alive.
+
+    The cost is counted in blocks that one append touches, which no other load disturbs.
+    """
+    async with (
+        await Connection.connect(database_url) as holder,
+        await Connection.connect(database_url, autocommit=True) as appender,
+    ):
+        await holder.execute("set transaction isolation level repeatable read")
+        await holder.execute("select 1")
+        before = await blocks_of_an_append(mp, appender)
+        for number in range(20_000):
+            if number % 1000 == 0:
+                await move_clock(mp, number // 100)
+            await mp.log.wakeups.mark()
+        assert await blocks_of_an_append(mp, appender) <= before + 5
+
+
+async def blocks_of_an_append(mp: Milepost, connection: Connection) -> int:
+    statement = qualified(
+        "explain (analyze, buffers, format json) select {}.write('a-1', '[{{\"type\": \"happened\"}}]', -2, true)", mp
+    )
+    for _ in range(8):
+        row = await (await connection.execute(statement)).fetchone()
+    assert row is not None
+    plan = row[0][0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+async def test_a_transaction_that_will_be_prepared(
+    mp: Milepost, sleeper: Follower, database_url: str, schema: str
+) -> None:
+    """It may not notify; without wake=False PostgreSQL would refuse to prepare it. The slow poll finds it."""
+    mp.log.feed.poll = 0.05
+    await mp.log.wakeups.mark()
+    name = sql.Literal(schema)
+    async with await Connection.connect(database_url) as connection:
+        await mp.append("a-1", M, connection=connection, wake=False)
+        await connection.execute(sql.SQL("prepare transaction {}").format(name))
+        await connection.rollback()
+        await connection.set_autocommit(True)
+        await connection.execute(sql.SQL("commit prepared {}").format(name))
+        mp.log.wakeups._woken.set()
+        await sleeper.until(1)
+
+
+async def test_a_follower_can_be_cancelled_at_any_moment(mp: Milepost) -> None:
+    """The driver's waiting may swallow a cancellation; it must not get lost."""
+    for number in range(60):
+        follower = Follower(mp)
+        began = perf_counter()
+        while perf_counter() - began < number * 0.0007:
+            await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await follower.stop()

@@ -1,0 +1,62 @@
+"""What several tests share: followers that keep what they saw, and small questions to a log."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from milepost import Milepost
+
+Connection = psycopg.AsyncConnection[tuple[Any, ...]]
+MakeMilepost = Callable[..., Milepost]
+
+
+async def positions(mp: Milepost, **query: Any) -> list[int]:
+    """The positions of all messages that a read gives."""
+    return [message.position async for message in mp.read(**query)]
+
+
+def qualified(text: str, mp: Milepost) -> str:
+    """A statement with the schema's name for `{}`."""
+    return sql.SQL(text).format(sql.Identifier(mp.settings["schema"].value)).as_string(None)
+
+
+class Follower:
+    """Follows the log in a task and keeps what it saw."""
+
+    def __init__(self, mp: Milepost, **query: Any) -> None:
+        self.seen: list[int] = []
+        self._grown = asyncio.Condition()
+        self._task = asyncio.create_task(self._run(mp, query))
+
+    async def _run(self, mp: Milepost, query: dict[str, Any]) -> None:
+        async for message in mp.follow(**query):
+            async with self._grown:
+                self.seen.append(message.position)
+                self._grown.notify_all()
+
+    async def until(self, count: int) -> list[int]:
+        """What it saw, once that is so many messages."""
+        async with asyncio.timeout(20), self._grown:
+            while len(self.seen) < count:
+                if self._task.done():
+                    self._task.result()
+                await self._grown.wait()
+        return self.seen
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
+@asynccontextmanager
+async def following(mp: Milepost, **query: Any) -> AsyncIterator[Follower]:
+    """A follower that has reached the head."""
+    follower = Follower(mp, **query)
+    try:
+        yield follower
+    finally:
+        await follower.stop()
