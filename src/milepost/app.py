@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from milepost import embedded
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
+from milepost.filter import compile_filter
 from milepost.log.appender import Appender
 from milepost.log.codec import Codec, MessageClass
 from milepost.log.connections import Executor, executor_of
@@ -17,7 +18,7 @@ from milepost.log.database import Database
 from milepost.log.feed import Now
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import Page, Query, Reader
+from milepost.log.reader import Condition, Page, Query, Reader
 from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
@@ -195,6 +196,7 @@ class Milepost:
         *,
         category: Names | None = None,
         types: Names | None = None,
+        where: str | None = None,
         after: int = 0,
         after_version: int = 0,
         since: datetime | None = None,
@@ -211,6 +213,7 @@ class Milepost:
             stream: One stream, or any of several.
             category: One category, or any of several.
             types: One type, or any of several; `*` is one dotted part and `>` is the rest.
+            where: A filter over the messages' properties, such as `amount >= 100 && region == "EU"`.
             after: Only messages with a higher position.
             after_version: Only messages with a higher version; for one stream.
             since: Only messages of this time or later.
@@ -222,6 +225,7 @@ class Milepost:
             stream,
             category=category,
             types=types,
+            where=where,
             after=after,
             after_version=after_version,
             since=since,
@@ -240,6 +244,7 @@ class Milepost:
         *,
         category: Names | None = None,
         types: Names | None = None,
+        where: str | None = None,
         after: int = 0,
         after_version: int = 0,
         since: datetime | None = None,
@@ -253,7 +258,7 @@ class Milepost:
         if since is not None and since.tzinfo is None:
             raise InvalidMessage("since", "a datetime with a time zone is wanted")
         selection = Selection.of(category=category, stream=stream, types=types)
-        query = Query(selection, since=since, backwards=backwards)
+        query = _query(selection, where, since=since, backwards=backwards)
         if isinstance(stream, str):
             pages = self._reader.stream_pages(
                 self._executor(connection),
@@ -285,6 +290,7 @@ class Milepost:
         *,
         category: Names | None = None,
         types: Names | None = None,
+        where: str | None = None,
         after: int | Now = 0,
     ) -> AsyncGenerator[Message[Any], None]:
         """Messages in order, for ever: those there now, then each new one once it is final.
@@ -295,9 +301,11 @@ class Milepost:
             stream: One stream, or any of several.
             category: One category, or any of several.
             types: One type, or any of several; `*` is one dotted part and `>` is the rest.
+            where: A filter over the messages' properties, such as `amount >= 100 && region == "EU"`.
             after: Only messages with a higher position, or `NOW` for those not there yet when the loop begins.
         """
-        async with aclosing(self.follow_pages(stream, category=category, types=types, after=after)) as pages:
+        pages = self.follow_pages(stream, category=category, types=types, where=where, after=after)
+        async with aclosing(pages):
             async for page in pages:
                 for message in page:
                     yield message
@@ -308,10 +316,11 @@ class Milepost:
         *,
         category: Names | None = None,
         types: Names | None = None,
+        where: str | None = None,
         after: int | Now = 0,
     ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
-        query = Query(Selection.of(category=category, stream=stream, types=types))
+        query = _query(Selection.of(category=category, stream=stream, types=types), where)
         async with aclosing(self.log.feed.follow(query, after)) as pages:
             async for page in pages:
                 yield page
@@ -333,6 +342,17 @@ class Milepost:
         if executor.blocking and in_event_loop():
             raise TypeError("connection: it would block the event loop; use mp.sync, or an async connection")
         return executor
+
+
+def _query(
+    selection: Selection, where: str | None, *, since: datetime | None = None, backwards: bool = False
+) -> Query:
+    if where is None:
+        return Query(selection, since=since, backwards=backwards)
+    compiled = compile_filter(where)
+    implied = compiled.pushdown()
+    condition = None if implied is None else Condition(implied.path, implied.variables)
+    return Query(selection, since, condition, compiled.matches, backwards)
 
 
 def in_event_loop() -> bool:

@@ -69,7 +69,7 @@ class Appender:
                 "messages",
                 f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append",
             )
-        return self._codec.encode(stream, payloads)
+        return self._codec.encode(payloads)
 
 
 def _text(value: Any) -> str:

@@ -61,12 +61,13 @@ class Codec:
             raise ValueError(f"type {name!r} has an upcast from version {from_version} already")
         self._upcasts[name, from_version] = upcast
 
-    def encode(self, stream: str, payloads: Iterable[Any]) -> list[msgspec.Raw]:
+    def encode(self, payloads: Iterable[Any]) -> list[msgspec.Raw]:
         """The messages of one append as JSON objects, each checked."""
-        return [self._encode_one(payload) for payload in payloads]
+        messages = [payload if isinstance(payload, NewMessage) else self._wrap(payload) for payload in payloads]
+        _refuse_repeated_ids(messages)
+        return [self._encode_one(message) for message in messages]
 
-    def _encode_one(self, payload: Any) -> msgspec.Raw:
-        message = payload if isinstance(payload, NewMessage) else self._wrap(payload)
+    def _encode_one(self, message: NewMessage) -> msgspec.Raw:
         check_name("type", message.type)
         data = _encode("data", message.data)
         fields: dict[str, Any] = {"type": message.type, "data": msgspec.Raw(data)}
@@ -189,6 +190,13 @@ def _check_declared_properties(declared: MessageClass) -> None:
             raise ValueError(
                 f"property {name!r} of {declared.name!r}: {declared.cls.__qualname__} has no such field"
             )
+
+
+def _refuse_repeated_ids(messages: list[NewMessage]) -> None:
+    given = [_uuid(message.id) for message in messages if message.id is not None]
+    if len(set(given)) < len(given):
+        repeated = next(id for id in given if given.count(id) > 1)
+        raise InvalidMessage("id", f"{repeated} is there twice in one append")
 
 
 def _uuid(given: UUID | str) -> str:

@@ -1,6 +1,6 @@
 """Reading in pages: bounded in messages and bytes, whatever the size of the log."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
@@ -11,7 +11,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.log.codec import Codec
 from milepost.log.connections import Executor
-from milepost.log.message import Message, Property
+from milepost.log.message import Message
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
 from milepost.names import category_hash
@@ -48,7 +48,7 @@ class Query:
     selection: Selection = field(default_factory=Selection)
     since: datetime | None = None
     condition: Condition | None = None
-    filter: Callable[[dict[str, Property]], bool] | None = None
+    filter: Callable[[Mapping[str, object]], bool] | None = None
     backwards: bool = False
 
     def accepts(self, message: Message[Any]) -> bool:

@@ -27,6 +27,10 @@ create table if not exists :"schema".migrations (
     applied timestamptz not null default clock_timestamp()
 );
 """
+_EXISTS = """
+select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = %s and c.relname = 'migrations'
+"""
 _RECORD = """
 insert into :"schema".migrations (number, name, oldest, program)
 values ({number}, '{name}', {oldest}, '{program}');
@@ -104,9 +108,10 @@ def printable(schema: str, after: int = 0) -> str:
 
 async def status(connection: Connection, schema: str) -> Status:
     """What the database has."""
-    table = await connection.execute("select to_regclass(format('%%I.migrations', %s::text))", [schema])
-    row = await table.fetchone()
-    if row is None or row[0] is None:
+    # Asked of the catalog's rows: a name looked up by the server may come from a cache that is older than the
+    # lock that migrations wait for.
+    table = await connection.execute(_EXISTS, [schema])
+    if await table.fetchone() is None:
         return Status(0, 0, ())
     query = in_schema(
         'select number, name, oldest, program, applied from :"schema".migrations order by number',

@@ -253,10 +253,10 @@ begin
     return query select * from unnest(results);
 end $$;
 
--- For SQL: appends one or several checked messages to one stream. expected: -2 any version, -1 the stream
--- exists, 0 it does not, else its version. Look at the outcome: a wrong version is not an error, which would
--- abort your transaction. wake => false is for transactions that will be PREPAREd.
-create function :"schema".append(
+-- For SQL: appends one or several messages to one stream, and checks them first. expected: -2 any version, -1
+-- the stream exists, 0 it does not, else its version. Look at the outcome: a wrong version is not an error, which
+-- would abort your transaction. wake => false is for transactions that will be PREPAREd.
+create function :"schema".append_messages(
     stream text, messages jsonb, expected bigint default -2, wake boolean default true
 ) returns :"schema".appended
 language plpgsql volatile
@@ -283,13 +283,14 @@ begin
     return :"schema".write(stream, messages, expected, wake);
 end $$;
 
+-- The same for one message. A name of its own: PostgreSQL could not tell the two apart by untyped literals.
 create function :"schema".append(
     stream text, type text, data jsonb, properties jsonb default '{}', metadata jsonb default '{}',
     id uuid default null, expected bigint default -2, wake boolean default true
 ) returns :"schema".appended
 language sql volatile
 as $$
-    select :"schema".append(
+    select :"schema".append_messages(
         stream,
         jsonb_build_array(jsonb_strip_nulls(jsonb_build_object('id', id)) || jsonb_build_object(
             'type', type, 'data', data, 'properties', properties, 'metadata', metadata)),

@@ -1,0 +1,271 @@
+"""Reading: by stream, category and type, both ways, from a version, a position or a time."""
+
+import asyncio
+import tracemalloc
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
+from milepost.log import reader
+from milepost.log.reader import Query
+from milepost.log.selection import Selection
+from support import following, positions, qualified
+
+
+@pytest.fixture
+async def shop(mp: Milepost) -> Milepost:
+    """Nine messages in four streams of three categories."""
+    for stream, type_ in [
+        ("order-1", "order.placed"),
+        ("order-2", "order.placed"),
+        ("orderline-1", "order.line.added"),
+        ("order-1", "order.cancelled"),
+        ("payment-1", "payment.received"),
+        ("order-2", "order.shipped.abroad"),
+        ("payment-1", "payment.refunded"),
+        ("order-1", "order"),
+        ("order-2", "note"),
+    ]:
+        await mp.append(stream, NewMessage(type_))
+    return mp
+
+
+async def versions(mp: Milepost, stream: str, **query: Any) -> list[int]:
+    return [message.version async for message in mp.read(stream, **query)]
+
+
+async def test_one_stream(shop: Milepost) -> None:
+    assert await versions(shop, "order-1") == [1, 2, 3]
+    assert await versions(shop, "order-1", backwards=True) == [3, 2, 1]
+    assert await versions(shop, "order-1", after_version=1) == [2, 3]
+    assert await versions(shop, "order-1", after_version=1, backwards=True) == [3, 2]
+    assert await versions(shop, "order-1", limit=2) == [1, 2]
+    assert await versions(shop, "order-1", limit=1, backwards=True) == [3]
+    assert await versions(shop, "order-1", limit=0) == []
+    assert await versions(shop, "order-1", after=4) == [3]
+    assert await versions(shop, "order-1", types="order.*") == [1, 2]
+    assert await versions(shop, "order-1", category="order") == [1, 2, 3]
+    assert await versions(shop, "order-1", category="payment") == []
+    assert await versions(shop, "unknown-1") == []
+
+
+async def test_everything(shop: Milepost) -> None:
+    assert await positions(shop) == list(range(1, 10))
+    assert await positions(shop, backwards=True) == list(range(9, 0, -1))
+    assert await positions(shop, after=6) == [7, 8, 9]
+    assert await positions(shop, after=6, backwards=True) == [9, 8, 7]
+    assert await positions(shop, limit=3) == [1, 2, 3]
+    assert await positions(shop, limit=3, backwards=True) == [9, 8, 7]
+    assert await positions(shop, after=100) == []
+
+
+async def test_a_category_is_matched_exactly(shop: Milepost) -> None:
+    assert await positions(shop, category="order") == [1, 2, 4, 6, 8, 9]
+    assert await positions(shop, category="orderline") == [3]
+    assert await positions(shop, category=["payment", "orderline"]) == [3, 5, 7]
+    assert await positions(shop, category="order", backwards=True, limit=2) == [9, 8]
+    assert await positions(shop, category="ord") == []
+
+
+async def test_several_streams(shop: Milepost) -> None:
+    assert await positions(shop, stream=["order-1", "payment-1"]) == [1, 4, 5, 7, 8]
+    assert await positions(shop, stream=["order-1", "payment-1"], category="payment") == [5, 7]
+
+
+@pytest.mark.parametrize(
+    ("types", "wanted"),
+    [
+        ("order.placed", [1, 2]),
+        (["order.placed", "note"], [1, 2, 9]),
+        ("order.*", [1, 2, 4]),
+        ("order.>", [1, 2, 3, 4, 6]),
+        ("*", [8, 9]),
+        (">", [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+        ("*.placed", [1, 2]),
+        ("order.*.added", [3]),
+        (["payment.*", "order.placed"], [1, 2, 5, 7]),
+        ("ORDER.*", []),
+    ],
+)
+async def test_types_and_patterns(shop: Milepost, types: Any, wanted: list[int]) -> None:
+    assert await positions(shop, types=types) == wanted
+    selection = Selection.of(types=types)
+    assert [m.position async for m in shop.read() if selection.matches(m)] == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["a+b", "a|b", "(a)", "a$", "^a", "a\\b", "a\nb", "é.ß", "[a]", "a{2}", "*a", "a>", "%s"]
+)
+async def test_a_type_is_a_name_and_not_an_expression(mp: Milepost, name: str) -> None:
+    await mp.append("a-1", [NewMessage(name + ".x"), NewMessage("aab.x"), NewMessage("x.x")])
+    for types in (name + ".*", name + ".>", [name + ".x"]):
+        assert await positions(mp, types=types) == [1]
+        assert [m.position async for m in mp.read() if Selection.of(types=types).matches(m)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"types": "order.>.x"}, "types"),
+        ({"types": []}, "types"),
+        ({"category": ""}, "category"),
+        ({"category": "a\0"}, "category"),
+        ({"stream": ["-1"]}, "stream"),
+        ({"limit": -1}, "limit"),
+        ({"since": datetime(2026, 1, 1)}, "since"),  # noqa: DTZ001
+        ({"after_version": 1}, "stream"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused(mp: Milepost, query: dict[str, Any], field: str) -> None:
+    with pytest.raises(InvalidMessage) as failure:
+        await positions(mp, **query)
+    assert failure.value.field == field
+
+
+async def test_too_many_choices(mp: Milepost) -> None:
+    with pytest.raises(TooLarge, match="1,001"):
+        await positions(mp, types=[str(number) for number in range(1001)])
+
+
+async def at(mp: Milepost, position: int, time: datetime) -> None:
+    """Puts a message at another time."""
+    statement = qualified('update {}.messages set time = %(time)s where "position" = %(position)s', mp)
+    await mp.log.database.execute(statement, {"time": time, "position": position})
+
+
+async def test_from_a_time(mp: Milepost) -> None:
+    """Times and positions mostly run in step; a stray in front is found all the same."""
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for number in range(1, 41):
+        await mp.append(f"a-{number % 3}", NewMessage("t"))
+        await at(mp, number, noon + timedelta(minutes=number))
+    assert await positions(mp, since=noon + timedelta(minutes=30)) == list(range(30, 41))
+    assert await positions(mp, since=noon) == list(range(1, 41))
+    assert await positions(mp, since=noon + timedelta(hours=1)) == []
+    await at(mp, 3, noon + timedelta(minutes=35))
+    await at(mp, 38, noon)
+    assert await positions(mp, since=noon + timedelta(minutes=34)) == [3, 34, 35, 36, 37, 39, 40]
+    assert await positions(mp, since=noon + timedelta(minutes=39), backwards=True) == [40, 39]
+    assert await positions(mp, stream=["a-0"], since=noon + timedelta(minutes=34)) == [3, 36, 39]
+    assert [m.position async for m in mp.read("a-0", since=noon + timedelta(minutes=34))] == [3, 36, 39]
+
+
+async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PAGE_BYTES", 20_000)
+    for number in range(30):
+        await mp.append("big-1", NewMessage("t", "x" * 5000))
+        await mp.append(f"small-{number}", NewMessage("t"))
+    for query in ({}, {"backwards": True}, {"category": ["big", "small"]}, {"stream": "big-1"}):
+        pages = [page async for page in mp.read_pages(**query)]
+        assert all(len(page) <= 11 for page in pages)
+        found = [m.position for page in pages for m in page]
+        assert sorted(found) == await positions(mp, **{k: v for k, v in query.items() if k != "backwards"})
+        assert found == sorted(found, reverse="backwards" in query)
+
+
+async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A statement looks at a bounded range; the ranges join without gap or repetition."""
+    monkeypatch.setattr(reader, "FIRST_SPAN", 7)
+    monkeypatch.setattr(reader, "MAX_SPAN", 50)
+    monkeypatch.setattr(reader, "PAGE_MESSAGES", 5)
+    for number in range(300):
+        await mp.append(f"{'rare' if number % 37 == 0 else 'other'}-1", NewMessage(f"t{number % 23}"))
+    everything = [m async for m in mp.read()]
+    assert len(everything) == 300
+    for query in ({"category": "rare"}, {"types": "t5"}, {"category": "other", "types": ["t1", "t2"]}):
+        wanted = [m.position for m in everything if Selection.of(**query).matches(m)]  # type: ignore[arg-type]
+        assert await positions(mp, **query) == wanted
+        assert await positions(mp, **query, backwards=True) == wanted[::-1]
+        assert await positions(mp, **query, limit=3) == wanted[:3]
+
+
+async def test_memory_stays_flat_whatever_the_size(mp: Milepost) -> None:
+    for number in range(40):
+        await mp.append(f"a-{number}", [NewMessage("t", "x" * 2000)] * 500)
+    tracemalloc.start()
+    count = 0
+    async for _ in mp.read():
+        count += 1
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == 20_000
+    assert peak < 30 * 2**20
+
+
+async def test_a_read_ends_where_it_began_to_end(mp: Milepost) -> None:
+    """It reads what was there when it began, though new messages arrive meanwhile."""
+    await mp.append("a-1", [NewMessage("t")] * 10)
+    found = []
+    async for message in mp.read():
+        found.append(message.position)
+        await mp.append("a-1", NewMessage("t"))
+    assert found == list(range(1, 11))
+
+
+async def test_what_was_appended_can_be_read_at_once(mp: Milepost, make_mp: Any) -> None:
+    """Also while others append."""
+    async with make_mp() as busy:
+        stop = asyncio.Event()
+
+        async def load(number: int) -> None:
+            while not stop.is_set():
+                await busy.append(f"busy-{number}", NewMessage("t"))
+
+        tasks = [asyncio.create_task(load(number)) for number in range(3)]
+        for _ in range(50):
+            result = await mp.append("mine-1", NewMessage("t"))
+            assert await mp.head() >= result.position
+        stop.set()
+        await asyncio.gather(*tasks)
+
+
+async def test_several_kinds_of_followers(shop: Milepost) -> None:
+    async with (
+        following(shop, category="order", types="order.>") as one,
+        following(shop, stream="payment-1") as two,
+        following(shop, types=["note"], after=9) as three,
+    ):
+        assert await one.until(4) == [1, 2, 4, 6]
+        assert await two.until(2) == [5, 7]
+        await shop.append_many({"order-3": [NewMessage("note"), NewMessage("order.placed")]})
+        assert await one.until(5) == [1, 2, 4, 6, 11]
+        assert await three.until(1) == [10]
+
+
+class TestPlans:
+    """A lost index is a failing test."""
+
+    async def plan(self, mp: Milepost, query: Query, **bounds: Any) -> str:
+        schema = mp.settings["schema"].value
+        fill = f"""
+            insert into "{schema}".streams (name, category, bucket)
+            select 'c' || n %% 100 || '-' || n, 'c' || n %% 100, 0 from generate_series(1, 1000) n;
+            insert into "{schema}".messages (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+            select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1', '{{}}', '{{}}'
+            from generate_series(1, 20) v, "{schema}".streams s;
+            analyze "{schema}".messages; analyze "{schema}".streams;"""
+        async with mp.log.database.connection() as connection:
+            for statement in fill.replace("%%", "%").split(";")[:-1]:
+                await connection.execute(statement)
+        await mp.head()
+        statement = mp._statements.get("read_log", direction=query.direction, access=query.access)
+        parameters = query.parameters() | {"limit": 1000, "life": mp.log.horizon.life, "low": 0, "high": 20_000}
+        rows = await mp.log.database.execute("explain " + statement, parameters | bounds)
+        return "\n".join(row[0] for row in rows)
+
+    async def test_the_head(self, mp: Milepost) -> None:
+        plan = await self.plan(mp, Query(), low=19_900, high=2**63 - 1)
+        assert "messages_pkey" in plan
+        assert "Seq Scan on messages" not in plan
+
+    async def test_one_category_in_a_hundred(self, mp: Milepost) -> None:
+        plan = await self.plan(mp, Query(Selection.of(category="c7")))
+        assert "messages_category" in plan
+        assert "Seq Scan on messages" not in plan
+
+    async def test_several_streams(self, mp: Milepost) -> None:
+        plan = await self.plan(mp, Query(Selection.of(stream=["c7-7", "c8-8"])))
+        assert "messages_stream" in plan
+        assert "Seq Scan on messages" not in plan

@@ -1,0 +1,69 @@
+"""Every Python snippet of the documentation runs."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+
+
+def snippets(page: Path) -> list[str]:
+    return SNIPPET.findall(page.read_text())
+
+
+@pytest.fixture
+def own_database(embedded_url: str) -> Iterator[str]:
+    """A database for one page, which uses the schema's default name."""
+    name = f"docs_{uuid4().hex[:12]}"
+    with psycopg.connect(embedded_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        yield make_conninfo(embedded_url, dbname=name)
+        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_the_snippets_of_a_page_run_from_top_to_bottom(
+    page: Path, own_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, object] = {"__name__": f"docs.{page.stem}", "database_url": own_database}
+    for number, text in enumerate(snippets(page)):
+        code = compile(text, f"{page.name} snippet {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, namespace)
+        if inspect.iscoroutine(result):
+            await result
+    assert PAGES
+
+
+@pytest.mark.parametrize("text", snippets(ROOT / "README.md"))
+def test_the_programs_of_the_readme_run(text: str, tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines() == [
+        "1 order-42 OrderPlaced(order=42, amount=120, region='EU')",
+        "stream 'order-43' is at version 1, not at 0 (NO_STREAM): read it again and decide anew",
+        "followed OrderPlaced(order=42, amount=120, region='EU')",
+        "followed OrderPlaced(order=43, amount=80, region='US')",
+    ]
+
+
+def test_links_lead_somewhere() -> None:
+    for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
+        for target in LINK.findall(page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name} links to {target}"
