@@ -177,7 +177,8 @@ async def test_huge_integers_keep_their_digits(mp: Milepost, number: int) -> Non
 
 
 async def test_properties_come_back_typed(mp: Milepost) -> None:
-    properties = {"i": -(2**63), "j": 2**63 - 1, "s": "é\n\"'", "b": False, "dotted.name_1": ""}
+    properties: dict[str, int | str | bool] = {"i": -(2**63), "j": 2**63 - 1, "s": "é\n\"'", "b": False}
+    properties |= {"dotted.name_1": ""}
     message = await stored(mp, NewMessage("t", properties=properties))
     assert message.properties == properties
     assert message.properties["b"] is False

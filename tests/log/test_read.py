@@ -175,7 +175,7 @@ async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pyte
     everything = [m async for m in mp.read()]
     assert len(everything) == 300
     for query in ({"category": "rare"}, {"types": "t5"}, {"category": "other", "types": ["t1", "t2"]}):
-        wanted = [m.position for m in everything if Selection.of(**query).matches(m)]  # type: ignore[arg-type]
+        wanted = [m.position for m in everything if Selection.of(**query).matches(m)]
         assert await positions(mp, **query) == wanted
         assert await positions(mp, **query, backwards=True) == wanted[::-1]
         assert await positions(mp, **query, limit=3) == wanted[:3]
@@ -242,8 +242,10 @@ class TestPlans:
         fill = f"""
             insert into "{schema}".streams (name, category, bucket)
             select 'c' || n %% 100 || '-' || n, 'c' || n %% 100, 0 from generate_series(1, 1000) n;
-            insert into "{schema}".messages (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
-            select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1', '{{}}', '{{}}'
+            insert into "{schema}".messages
+                (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+            select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1',
+                   '{{}}', '{{}}'
             from generate_series(1, 20) v, "{schema}".streams s;
             analyze "{schema}".messages; analyze "{schema}".streams;"""
         async with mp.log.database.connection() as connection:

@@ -166,7 +166,7 @@ async def test_a_prepared_transaction_over_a_restart(server: Server, how: str) -
 
 
 async def test_a_clean_restart_behind_a_pooler(server: Server, pooler: PgBouncer) -> None:
-    """The token survives a clean stop; the server's start time tells, and the prepared transaction is waited for."""
+    """The token survives a clean stop; the start time tells, and the prepared transaction is waited for."""
     async with Milepost(pooler.url) as mp:
         await mp.append("a-1", M)
         async with await Connection.connect(server.url()) as other:

@@ -195,7 +195,7 @@ def _check_declared_properties(declared: MessageClass) -> None:
 def _refuse_repeated_ids(messages: list[NewMessage]) -> None:
     given = [_uuid(message.id) for message in messages if message.id is not None]
     if len(set(given)) < len(given):
-        repeated = next(id for id in given if given.count(id) > 1)
+        repeated = next(known for known in given if given.count(known) > 1)
         raise InvalidMessage("id", f"{repeated} is there twice in one append")
 
 

@@ -1,0 +1,125 @@
+"""What was probably meant, where an expression is wrong or a message lacks a property."""
+
+import unicodedata
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+from milepost.filter.excerpt import on_one_line
+
+__all__ = [
+    "after_operator",
+    "after_value",
+    "call",
+    "character",
+    "missing_property",
+    "open_string",
+    "stray",
+]
+
+_CLOSING_QUOTES = {
+    "'": "'",
+    "`": "`",
+    "\N{LEFT SINGLE QUOTATION MARK}": "\N{RIGHT SINGLE QUOTATION MARK}",
+    "\N{RIGHT SINGLE QUOTATION MARK}": "\N{RIGHT SINGLE QUOTATION MARK}",
+    "\N{LEFT DOUBLE QUOTATION MARK}": "\N{RIGHT DOUBLE QUOTATION MARK}",
+    "\N{RIGHT DOUBLE QUOTATION MARK}": "\N{RIGHT DOUBLE QUOTATION MARK}",
+    "\N{DOUBLE LOW-9 QUOTATION MARK}": "\N{LEFT DOUBLE QUOTATION MARK}",
+    "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}": ("\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"),
+}
+# What stands alone, or, found one after the other, two operators that may have been meant as one.
+_MEANT = {
+    "&": "&&",
+    "|": "||",
+    "\N{NOT EQUAL TO}": "!=",
+    "\N{LESS-THAN OR EQUAL TO}": "<=",
+    "\N{GREATER-THAN OR EQUAL TO}": ">=",
+    "\N{MINUS SIGN}": "-",
+    "\N{EN DASH}": "-",
+    "<>": "!=",
+    "=<": "<=",
+    "=>": ">=",
+    "===": "==",
+    "!==": "!=",
+    "<=": "<=",
+    ">=": ">=",
+    "==": "==",
+    "!=": "!=",
+    "!": "!=",
+}
+_SHOWN = 40
+
+
+def character(found: str) -> str:
+    """A character that can be told from its look-alikes."""
+    if found.isascii() and found.isprintable():
+        return f'"{found}"'
+    name = unicodedata.name(found, "").lower()
+    return f"U+{ord(found):04X} ({name})" if name else f"U+{ord(found):04X}"
+
+
+def stray(text: str, offset: int) -> str | None:
+    """For a character that starts nothing."""
+    found = text[offset]
+    if found in _CLOSING_QUOTES:
+        return _quoted(text, offset)
+    if found in _MEANT:
+        return _did_you_mean(_MEANT[found])
+    if found in ("_", ".") or found.isalpha():
+        return "a name has ASCII letters, digits, _ and . and starts with a letter"
+    return None
+
+
+def _quoted(text: str, offset: int) -> str:
+    end = text.find(_CLOSING_QUOTES[text[offset]], offset + 1)
+    content = text[offset + 1 : end if end > 0 else len(text)]
+    if '"' in content or "\\" in content:
+        return 'strings stand in double quotes, with \\" and \\\\ for a quote and a backslash'
+    return f'strings stand in double quotes: did you mean "{on_one_line(content, _SHOWN)}"?'
+
+
+def open_string(text: str, offset: int) -> str | None:
+    """For a string that never ends."""
+    if text[offset:].endswith('\\"'):
+        return 'the last \\" is part of the string: for a backslash before the quote write \\\\'
+    return None
+
+
+def after_operator(both: str) -> str | None:
+    """For an operator right after another: the two may have been meant as one."""
+    meant = _MEANT.get(both)
+    return _did_you_mean(meant) if meant else None
+
+
+def after_value(previous: str, found: str) -> str | None:
+    """For something that is no operator where one should be."""
+    if previous.lower() == "not":
+        return _did_you_mean("not")
+    if found in _MEANT:
+        return _did_you_mean(_MEANT[found])
+    words = get_close_matches(found.lower(), ["and", "or"], n=1)
+    return _did_you_mean(words[0]) if words else None
+
+
+def call(name: str) -> str:
+    """For a name with a parenthesis after it."""
+    if name.lower() == "not":
+        return _did_you_mean("not")
+    if get_close_matches(name.lower(), ["exists"], n=1):
+        return _did_you_mean("exists")
+    return "exists(name) is the only function"
+
+
+def missing_property(name: str, properties: Mapping[str, object], on_the_right: bool) -> str | None:
+    """For a property that a message does not have."""
+    if name.lower() in ("true", "false"):
+        return _did_you_mean(name.lower())
+    # Only a plain dict can be looked through without running somebody else's code.
+    keys = list(properties) if type(properties) is dict else []
+    for key in keys:
+        if type(key) is str and key.lower() == name.lower():
+            return f'the message has "{key}": upper and lower case differ'
+    return f'did you mean "{name}"? Without quotes it is a property' if on_the_right else None
+
+
+def _did_you_mean(what: str) -> str:
+    return f'did you mean "{what}"?'

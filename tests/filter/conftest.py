@@ -1,0 +1,13 @@
+"""What the tests of the filter language share."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+
+@pytest.fixture(scope="session", params=["embedded_url", "postgresql_15_url"])
+def filter_database(request: pytest.FixtureRequest) -> Iterator[psycopg.Connection]:
+    """A connection to each PostgreSQL that conditions have to work on."""
+    with psycopg.connect(request.getfixturevalue(request.param), autocommit=True) as connection:
+        yield connection
