@@ -105,8 +105,9 @@ async def test_sample_and_page_are_statements_of_their_own(mp: Milepost) -> None
 
     mp.log.horizon._fetch = fetch  # type: ignore[method-assign]
     async with following(mp) as follower:
-        await mp.append("a-1", M)
-        await follower.until(1)
+        for number in range(1, 4):
+            await mp.append("a-1", M)
+            await follower.until(number)
     steps = [step for step in seen if step]
     assert set(steps) == {"drawn", "lockers", "page"}
     assert all(after == "lockers" for before, after in pairwise(steps) if before == "drawn")
@@ -205,27 +206,38 @@ async def test_a_gap_whose_revealing_row_is_deleted(mp: Milepost, other: Connect
         assert await follower.until(3) == [1, 2, 4]
 
 
-async def test_writes_elsewhere_delay_nobody(
-    mp: Milepost, database_url: str, schema: str, other: Connection
-) -> None:
-    """Neither a write to another table nor one in another database of the cluster, to a log of the same name."""
+async def test_a_write_to_another_table_delays_nobody(mp: Milepost, other: Connection) -> None:
     await other.execute(qualified("create table {}.orders (id int)", mp))
     await other.execute(qualified("insert into {}.orders values (1)", mp))
-    name = f"{schema}_other"
+    await mp.append("a-1", M)
+    await mp.log.horizon.sample()
+    assert mp.log.horizon.position == 1
+    assert mp.log.horizon.settled
+
+
+async def test_an_append_in_another_database_delays_nobody(database_url: str, schema: str) -> None:
+    """Not even in a copy of the database, where the log's table has the same number."""
+    one, copy = f"{schema}_1", f"{schema}_2"
+    urls = [psycopg.conninfo.make_conninfo(database_url, dbname=name) for name in (one, copy)]
     async with await Connection.connect(database_url, autocommit=True) as admin:
-        await admin.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        await admin.execute(sql.SQL("create database {}").format(sql.Identifier(one)))
         try:
-            elsewhere_url = psycopg.conninfo.make_conninfo(database_url, dbname=name)
-            async with Milepost(elsewhere_url, schema=schema) as elsewhere:
-                async with await Connection.connect(elsewhere_url) as open_there:
+            async with Milepost(urls[0], schema=schema):
+                pass
+            text = "create database {} template {} strategy file_copy"
+            await admin.execute(sql.SQL(text).format(sql.Identifier(copy), sql.Identifier(one)))
+            async with Milepost(urls[0], schema=schema) as mp, Milepost(urls[1], schema=schema) as elsewhere:
+                async with await Connection.connect(urls[1]) as open_there:
                     await elsewhere.append("a-1", M, connection=open_there)
                     await mp.append("a-1", M)
                     await mp.log.horizon.sample()
-                    assert mp.log.horizon.position == 1
                     assert mp.log.horizon.settled
+                    assert mp.log.horizon.position == 1
                     assert await elsewhere.head() == 0
         finally:
-            await admin.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+            for name in (one, copy):
+                text = "drop database if exists {} with (force)"
+                await admin.execute(sql.SQL(text).format(sql.Identifier(name)))
 
 
 async def test_the_backend_that_holds_the_gap_is_killed(mp: Milepost, database_url: str) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from milepost import Milepost, NewMessage
+from milepost.log.database import driver
 from support import Connection, Follower, MakeMilepost, following, qualified
 
 M = NewMessage("happened")
@@ -66,7 +68,9 @@ async def test_none_is_lost_at_any_moment(mp: Milepost, sleeper: Follower, make_
                 await asyncio.sleep(0)
 
 
-async def test_an_append_between_the_look_and_the_sleep(mp: Milepost, sleeper: Follower, make_mp: MakeMilepost) -> None:
+async def test_an_append_between_the_look_and_the_sleep(
+    mp: Milepost, sleeper: Follower, make_mp: MakeMilepost
+) -> None:
     async with make_mp() as appender:
         wait = mp.log.wakeups.wait
         appended = 0
@@ -81,6 +85,38 @@ async def test_an_append_between_the_look_and_the_sleep(mp: Milepost, sleeper: F
         mp.log.wakeups.wait = append_first  # type: ignore[method-assign]
         await appender.append("a-1", M)
         await sleeper.until(21)
+
+
+async def test_an_append_that_looked_for_sleepers_before_there_were_any(
+    mp: Milepost, database_url: str
+) -> None:
+    """It will not notify at its commit, so nobody sleeps while it is open."""
+    mp.log.feed.poll = None
+    async with await Connection.connect(database_url) as early:
+        await mp.append("early-1", M, connection=early)
+        async with following(mp) as follower:
+            await mp.log.wakeups.probed()
+            async with asyncio.timeout(10):
+                while mp.log.feed._generation < 0:
+                    await asyncio.sleep(0)
+            await mp.log.wakeups.mark()
+            for _ in range(20):
+                await mp.log.horizon.sample()
+                assert not mp.log.wakeups.asleep
+            await early.commit()
+            await follower.until(1)
+
+
+async def test_a_cancellation_that_the_driver_swallows_comes_back() -> None:
+    async def swallow() -> None:
+        with driver(), suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(swallow())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_under_load_no_append_notifies(mp: Milepost, database_url: str) -> None:
@@ -126,9 +162,7 @@ async def test_one_mark_serves_all_processes(mp: Milepost, make_mp: MakeMilepost
         assert len(await marks(mp)) == 1
 
 
-async def test_a_killed_sleeper_costs_nothing_later(
-    mp: Milepost, database_url: str, schema: str
-) -> None:
+async def test_a_killed_sleeper_costs_nothing_later(mp: Milepost, database_url: str, schema: str) -> None:
     program = (
         "import asyncio, sys\n"
         "from milepost import Milepost\n"
@@ -177,7 +211,8 @@ async def test_20_000_sleeps_under_a_held_snapshot(mp: Milepost, database_url: s
 
 async def blocks_of_an_append(mp: Milepost, connection: Connection) -> int:
     statement = qualified(
-        "explain (analyze, buffers, format json) select {}.write('a-1', '[{{\"type\": \"happened\"}}]', -2, true)", mp
+        "explain (analyze, buffers, format json) select {}.write('a-1', '[{{\"type\": \"happened\"}}]', -2, true)",
+        mp,
     )
     for _ in range(8):
         row = await (await connection.execute(statement)).fetchone()
