@@ -18,7 +18,7 @@ from milepost.log.database import Database
 from milepost.log.feed import Now
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import Condition, Page, Query, Reader
+from milepost.log.reader import Condition, Page, Query, Reader, one_ahead
 from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements

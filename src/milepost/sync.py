@@ -11,14 +11,15 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager, suppress
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import aclosing, contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from milepost.app import Milepost
 from milepost.errors import MilepostError
 from milepost.log.connections import Stepped
+from milepost.log.database import end
 from milepost.log.message import Message
 from milepost.log.reader import Page
 
@@ -26,6 +27,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Pages = AsyncGenerator[Page, None]
+
+_CLOSED = "mp.sync, or the event loop it uses, was closed meanwhile: call it again"
 
 
 def blocking(
@@ -68,6 +71,7 @@ class SyncMilepost:
         self._milepost = milepost
         self._lock = threading.Lock()
         self._thread: _LoopThread | None = None
+        self._closing: set[asyncio.Task[None]] = set()
         _all.add(self)
 
     append = blocking(Milepost.append)
@@ -97,9 +101,15 @@ class SyncMilepost:
                 return
             atexit.unregister(self.close)
             try:
-                thread.run(self._milepost.__aexit__(None, None, None))
+                thread.run(self._end())
             finally:
                 thread.stop()
+
+    async def _end(self) -> None:
+        # Pages that were abandoned end before the log they come from.
+        if abandoned := self._closing & asyncio.all_tasks():
+            await asyncio.wait(abandoned)
+        await self._milepost.__aexit__(None, None, None)
 
     def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
         try:
@@ -108,11 +118,16 @@ class SyncMilepost:
         except BaseException:
             coroutine.close()
             raise
-        return _result(future)
+        try:
+            return _result(future)
+        except BaseException:
+            # The waiting itself may have been interrupted, by Ctrl-C.
+            future.cancel()
+            raise
 
     def _messages(self, pages: Pages) -> Iterator[Message[Any]]:
         with self._open_loop() as loop:
-            return self._messages_from(_Steps(pages), loop)
+            return self._messages_from(_Steps(pages, self._closing), loop)
 
     def _messages_from(self, steps: "_Steps", loop: asyncio.AbstractEventLoop) -> Iterator[Message[Any]]:
         try:
@@ -128,7 +143,7 @@ class SyncMilepost:
         _refuse_own_loop(loop)
         with self._lock:
             if loop.is_closed():
-                raise MilepostError("mp.sync was closed while this was read: begin again after the last message")
+                raise MilepostError(_CLOSED)
             future = _submit(steps.next(), loop)
         return _result(future)
 
@@ -168,6 +183,7 @@ class _LoopThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_default_executor(_Threads())
         self._thread = threading.Thread(target=self._live, name="milepost-sync", daemon=True)
         self._thread.start()
 
@@ -183,38 +199,73 @@ class _LoopThread:
     def _live(self) -> None:
         loop = self.loop
         loop.run_forever()
-        # As asyncio.run() does, but for waiting for executors: that needs a new thread, which a program that
-        # is ending cannot have.
-        while unfinished := asyncio.all_tasks(loop):
-            for task in unfinished:
-                task.cancel()
-            loop.run_until_complete(asyncio.wait(unfinished))
+        # As asyncio.run() does, but for waiting for the executor: that takes a new thread, which a program that is
+        # ending cannot have.
+        while asyncio.all_tasks(loop):
+            loop.run_until_complete(_end_others())
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
 
 
-class _Steps:
-    """Pages that one thread asks for and another loop produces."""
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.gather(*(end(task) for task in others))
 
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
+
+class _Threads(ThreadPoolExecutor):
+    """A thread for each call, such as for looking up a host's address.
+
+    The usual executor refuses calls once the main thread has ended, while other threads may work on for long.
+    """
+
+    def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        future: Future[R] = Future()
+
+        def run() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        threading.Thread(target=run, name="milepost-sync-call", daemon=True).start()
+        return future
+
+
+class _Steps:
+    """Pages that one thread asks for and another thread's loop fetches."""
+
+    def __init__(self, pages: Pages, closing: "set[asyncio.Task[None]]") -> None:
+        self._pages = self._to_the_end(pages)
+        self._ended = False
         self._step: asyncio.Task[Any] | None = None
-        self._closing: asyncio.Task[None] | None = None
+        self._closing = closing
 
     async def next(self) -> Page | None:
         """The next page; None after the last."""
         self._step = asyncio.current_task()
-        return await _next_page(self._pages)
+        page = await _next_page(self._pages)
+        if page is None and not self._ended:
+            raise MilepostError(_CLOSED)
+        return page
 
     def abandon(self) -> None:
         """Nobody wants more: ends the step that may still run, for ever maybe, and then the pages."""
-        self._closing = asyncio.create_task(self._close())
+        task = asyncio.create_task(self._close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
 
     async def _close(self) -> None:
-        if self._step is not None and not self._step.done():
-            self._step.cancel()
-            await asyncio.wait([self._step])
+        if self._step is not None:
+            await end(self._step)
         await self._pages.aclose()
+
+    async def _to_the_end(self, pages: Pages) -> Pages:
+        # An event loop that ends closes generators, which then look as if they had come to their end.
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
+        self._ended = True
 
 
 async def _next_page(pages: Pages) -> Page | None:
@@ -226,18 +277,14 @@ def _submit(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) 
         return asyncio.run_coroutine_threadsafe(coroutine, loop)
     except RuntimeError:
         coroutine.close()
-        raise MilepostError("the event loop that this Milepost was open in has ended") from None
+        raise MilepostError(_CLOSED) from None
 
 
 def _result(future: Future[R]) -> R:
     try:
         return future.result()
     except CancelledError:
-        raise MilepostError("mp.sync, or the event loop it uses, was closed while this call waited") from None
-    except BaseException:
-        # The waiting itself may have been interrupted, by Ctrl-C.
-        future.cancel()
-        raise
+        raise MilepostError(_CLOSED) from None
 
 
 def _refuse_own_loop(loop: asyncio.AbstractEventLoop | None) -> None:

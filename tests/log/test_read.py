@@ -252,9 +252,9 @@ class TestPlans:
             for statement in fill.replace("%%", "%").split(";")[:-1]:
                 await connection.execute(statement)
         await mp.head()
-        statement = mp._statements.get("read_log", direction=query.direction, access=query.access)
-        parameters = query.parameters() | {"limit": 1000, "life": mp.log.horizon.life, "low": 0, "high": 20_000}
-        rows = await mp.log.database.execute("explain " + statement, parameters | bounds)
+        limits = {"limit": 1000, "bytes": 2**23, "life": mp.log.horizon.life, "low": 0, "high": 20_000} | bounds
+        statement = "explain " + mp._reader.log_statement(query)
+        rows = await mp.log.database.execute(statement, query.parameters() | limits)
         return "\n".join(row[0] for row in rows)
 
     async def test_the_head(self, mp: Milepost) -> None:

@@ -121,6 +121,9 @@ async def end(task: asyncio.Task[Any]) -> None:
     while not task.done():
         task.cancel()
         await asyncio.wait([task], timeout=0.1)
+    if not task.cancelled():
+        # Looked at, so that nobody is told of an error that nobody waits for any more.
+        task.exception()
 
 
 def _for_a_primary(url: str) -> str:

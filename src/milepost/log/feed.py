@@ -5,6 +5,7 @@ import logging
 from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from milepost.errors import Unavailable
 from milepost.log.connections import Row
 from milepost.log.database import Database, end
 from milepost.log.horizon import Horizon
-from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut
+from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut, one_ahead
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
 

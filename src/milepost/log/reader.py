@@ -1,5 +1,6 @@
 """Reading in pages: bounded in messages and bytes, whatever the size of the log."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,6 +12,7 @@ import msgspec
 from milepost.errors import Unavailable
 from milepost.log.codec import Codec
 from milepost.log.connections import Executor
+from milepost.log.database import end
 from milepost.log.message import Message
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
@@ -66,6 +68,12 @@ class Query:
         return PAGE_MESSAGES if limit is None or self.filter is not None else min(PAGE_MESSAGES, limit)
 
     @property
+    def whole(self) -> bool:
+        """Whether it reads every message, forwards."""
+        narrowed = self.since or self.condition or self.filter or self.backwards
+        return self.selection.everything and not narrowed
+
+    @property
     def max_span(self) -> int:
         """How many positions one statement may look at."""
         selection = self.selection
@@ -102,7 +110,6 @@ class Query:
             "since": self.since,
             "where": condition.path if condition else None,
             "where_values": msgspec.json.encode(condition.values).decode() if condition else "{}",
-            "bytes": PAGE_BYTES,
         }
 
 
@@ -114,19 +121,17 @@ class Reader:
         self._codec = codec
 
     async def log_page(
-        self,
-        executor: Executor,
-        query: Query,
-        *,
-        low: int,
-        high: int,
-        limit: int,
-        life: UUID | None,
+        self, executor: Executor, query: Query, *, low: int, high: int, limit: int, life: UUID | None
     ) -> Page:
         """At most `limit` messages with `low < position <= high`; none if the server's life is another."""
-        statement = self._statements.get("read_log", direction=query.direction, access=query.access)
-        parameters = query.parameters() | {"low": low, "high": high, "limit": limit, "life": life}
-        return self._messages(await executor.execute(statement, parameters))
+        bounds = {"low": low, "high": high, "limit": limit, "life": life, "bytes": PAGE_BYTES}
+        return self._messages(await executor.execute(self.log_statement(query), query.parameters() | bounds))
+
+    def log_statement(self, query: Query) -> LiteralString:
+        """The statement that reads a page of this query across streams."""
+        if query.whole:
+            return self._statements.get("read_everything")
+        return self._statements.get("read_log", direction=query.direction, access=query.access)
 
     async def log_pages(
         self,
@@ -146,8 +151,8 @@ class Reader:
         while low < high and limit != 0:
             size = query.page_size(limit)
             begin = max(low, high - span) if query.backwards else low
-            end = high if query.backwards else min(high, low + span)
-            page = await self.log_page(executor, query, low=begin, high=end, limit=size, life=life)
+            until = high if query.backwards else min(high, low + span)
+            page = await self.log_page(executor, query, low=begin, high=until, limit=size, life=life)
             cut = is_cut(page, size)
             if wanted := query.filtered(page, limit):
                 yield wanted
@@ -156,7 +161,7 @@ class Reader:
             if query.backwards:
                 high = page[-1].position - 1 if cut else begin
             else:
-                low = page[-1].position if cut else end
+                low = page[-1].position if cut else until
         await self._check_life(executor, life)
 
     async def stream_pages(
@@ -171,7 +176,7 @@ class Reader:
     ) -> AsyncGenerator[Page, None]:
         """All pages of one stream, by version, to its last committed message."""
         statement = self._statements.get("read_stream", direction=query.direction)
-        conditions = query.parameters() | {"stream": stream, "after": after}
+        conditions = query.parameters() | {"stream": stream, "after": after, "bytes": PAGE_BYTES}
         low, high = after_version, END
         while limit != 0:
             size = query.page_size(limit)
@@ -195,6 +200,24 @@ class Reader:
     def _messages(self, rows: Any) -> Page:
         codec = self._codec
         return [Message(*row, codec) for row in rows]  # type: ignore[call-arg]
+
+
+async def one_ahead(pages: AsyncGenerator[Page, None]) -> AsyncGenerator[Page, None]:
+    """The same pages, the next of which is fetched while one is worked on."""
+    fetching = asyncio.create_task(_next(pages))
+    try:
+        while (page := await fetching) is not None:
+            fetching = asyncio.create_task(_next(pages))
+            # It is on its way before the page is worked on.
+            await asyncio.sleep(0)
+            yield page
+    finally:
+        await end(fetching)
+        await pages.aclose()
+
+
+async def _next(pages: AsyncGenerator[Page, None]) -> Page | None:
+    return await anext(pages, None)
 
 
 def is_cut(page: Page, limit: int) -> bool:
