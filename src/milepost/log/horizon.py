@@ -56,14 +56,15 @@ class Holder:
     pid: int | None
     application: str
     state: str
-    age: float
+    age: float | None
+    """Seconds since it began; None where this role may not see what others do."""
     gid: str | None
 
     def __str__(self) -> str:
+        age = "open for an unknown time" if self.age is None else f"open for {self.age:.1f} s"
         if self.pid is None:
-            return f"prepared transaction {self.gid!r}, open for {self.age:.1f} s"
-        application = self.application or "no application name"
-        return f"pid {self.pid} ({application}), {self.state}, open for {self.age:.1f} s"
+            return f"prepared transaction {self.gid!r}, {age}"
+        return f"pid {self.pid} ({self.application or 'no application name'}), {self.state}, {age}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,9 +164,9 @@ async def check(connection: Connection, schema: str) -> None:
 
 
 async def _check_encoding(connection: Connection) -> None:
-    row = await (await connection.execute("show server_encoding")).fetchone()
-    if row is None or row[0] != "UTF8":
-        raise SchemaMismatch(f"the database has encoding {row and row[0]}: Milepost needs UTF8")
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        raise SchemaMismatch(f"the database has encoding {encoding}: Milepost needs one with UTF8")
 
 
 def _bookkeeping(schema: str) -> str:

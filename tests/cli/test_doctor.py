@@ -1,0 +1,173 @@
+"""`milepost doctor`: each check finds what it is for."""
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from cli.program import Outcome, Run
+from conftest import absent
+from servers import PGBOUNCER, PgBouncer, Server, embedded_binaries
+
+
+@pytest.fixture
+def log(run: Run) -> None:
+    run("append", "a-1", "t", "1").done()
+
+
+def finding(outcome: Outcome, check: str) -> dict[str, Any]:
+    (found,) = [found for found in outcome.json["checks"] if found["check"] == check]
+    return dict(found)
+
+
+def test_nothing_is_wrong(run: Run, log: None) -> None:
+    outcome = run("doctor", "--json")
+    assert (outcome.status, outcome.err) == (0, "")
+    verdicts = {found["check"]: found["verdict"] for found in outcome.json["checks"]}
+    # The tests' own server does without fsync.
+    assert verdicts.pop("durability") in ("ok", "warning")
+    assert set(verdicts.values()) == {"ok"}
+    assert {
+        "server",
+        "version",
+        "encoding",
+        "schema",
+        "log",
+        "horizon",
+        "notifications",
+        "pooler",
+        "clock",
+        "size",
+    } <= set(verdicts)
+    printed = run("doctor").out
+    assert "notifications" in printed
+    assert "\x1b" not in printed
+
+
+def test_a_server_that_is_not_there(run: Run) -> None:
+    outcome = run("doctor", "--json", "--url", "postgresql://127.0.0.1:1/x")
+    assert (outcome.status, outcome.err) == (1, "")
+    assert outcome.json["verdict"] == "problem"
+    assert "is the server running" in finding(outcome, "server")["finding"]
+
+
+def test_no_log_yet(run: Run) -> None:
+    outcome = run("doctor", "--json")
+    assert outcome.status == 1
+    assert "milepost schema migrate" in finding(outcome, "schema")["finding"]
+    assert run("schema", "status", "--json").json["number"] == 0
+
+
+def test_positions_that_are_drawn_ahead(run: Run, log: None, database_url: str, schema: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        widen = sql.SQL("alter sequence {}.messages_position_seq cache 10")
+        connection.execute(widen.format(sql.Identifier(schema)))
+    outcome = run("doctor", "--json")
+    assert outcome.status == 1
+    assert "CACHE 10" in finding(outcome, "log")["finding"]
+
+
+def test_a_transaction_that_keeps_followers_waiting(run: Run, log: None, database_url: str, schema: str) -> None:
+    append = sql.SQL("select {}.append('a-2', 't', '1')").format(sql.Identifier(schema))
+    with psycopg.connect(make_conninfo(database_url, application_name="nightly import")) as connection:
+        connection.execute(append)
+        connection.execute("select pg_sleep(1.1)")
+        found = finding(run("doctor", "--json"), "horizon")
+        assert found["verdict"] == "warning"
+        assert f"pid {connection.info.backend_pid} (nightly import)" in found["finding"]
+        assert f"pg_terminate_backend({connection.info.backend_pid})" in found["finding"]
+        connection.rollback()
+    assert finding(run("doctor", "--json"), "horizon")["verdict"] == "ok"
+
+
+def test_a_prepared_transaction_that_keeps_followers_waiting(
+    run: Run, log: None, database_url: str, schema: str
+) -> None:
+    append = sql.SQL("select {}.append('a-2', 't', '1', wake => false)").format(sql.Identifier(schema))
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("begin")
+        connection.execute(append)
+        connection.execute(sql.SQL("prepare transaction {}").format(schema))
+        try:
+            connection.execute("select pg_sleep(1.1)")
+            found = finding(run("doctor", "--json"), "horizon")
+            assert found["verdict"] == "warning"
+            assert f"rollback prepared '{schema}'" in found["finding"]
+        finally:
+            connection.execute(sql.SQL("rollback prepared {}").format(schema))
+
+
+def test_commits_that_a_crash_can_lose(run: Run, log: None, database_url: str) -> None:
+    url = make_conninfo(database_url, options="-c synchronous_commit=off")
+    found = finding(run("doctor", "--json", "--url", url), "durability")
+    assert found["verdict"] == "warning"
+    assert "synchronous_commit" in found["finding"]
+
+
+def test_a_user_with_few_rights(run: Run, log: None, database_url: str, schema: str) -> None:
+    role = sql.Identifier(f"reader_{schema}")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("create role {} login").format(role))
+        try:
+            url = make_conninfo(database_url, user=f"reader_{schema}")
+            outcome = run("doctor", "--json", "--url", url)
+            assert (outcome.status, outcome.err) == (1, "")
+            connection.execute(sql.SQL("grant usage on schema {} to {}").format(sql.Identifier(schema), role))
+            grant = sql.SQL("grant select on all tables in schema {} to {}")
+            connection.execute(grant.format(sql.Identifier(schema), role))
+            outcome = run("doctor", "--json", "--url", url)
+            assert "INSERT on messages" in finding(outcome, "rights")["finding"]
+            with psycopg.connect(database_url) as holder:
+                holder.execute(sql.SQL("select {}.append('a-2', 't', '1')").format(sql.Identifier(schema)))
+                found = finding(run("doctor", "--json", "--url", url), "horizon")
+                assert found["verdict"] == "warning"
+                assert f"pid {holder.info.backend_pid} of another user" in found["finding"]
+                holder.rollback()
+        finally:
+            connection.execute(sql.SQL("drop owned by {0}; drop role {0}").format(role))
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server(embedded_binaries()).create()
+    yield server
+    server.remove()
+
+
+def test_a_standby(run: Run, server: Server) -> None:
+    standby = server.copy()
+    try:
+        outcome = run("doctor", "--json", "--url", standby.url())
+        assert outcome.status == 1
+        assert "a standby" in finding(outcome, "server")["finding"]
+        run("read", "--url", standby.url()).refused("primary")
+    finally:
+        standby.remove()
+
+
+def test_a_pooler(run: Run, server: Server) -> None:
+    if not PGBOUNCER.exists():
+        absent("pgbouncer")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pooler = PgBouncer(server, port).start()
+    try:
+        for _ in range(200):
+            outcome = run("schema", "migrate", "--url", pooler.url)
+            if outcome.status == 0:
+                break
+        outcome = run("doctor", "--json", "--url", pooler.url)
+        assert outcome.status == 0
+        assert finding(outcome, "pooler")["verdict"] == "warning"
+        notifications = finding(outcome, "notifications")
+        assert notifications["verdict"] == "warning"
+        assert "50 ms" in notifications["finding"]
+        run("append", "a-1", "t", "1", "--url", pooler.url).done()
+        assert len(run("read", "--json", "--follow", "--limit", "1", "--url", pooler.url).lines) == 1
+    finally:
+        pooler.remove()

@@ -1,0 +1,74 @@
+"""`milepost schema`: migrating, its state, its SQL."""
+
+import subprocess
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from cli.program import COMMAND, Run
+from milepost.log.schema import NEWEST
+
+
+def test_migrating_and_its_state(run: Run, schema: str) -> None:
+    before = run("schema", "status", "--json").done().json
+    assert (before["number"], before["newest"], before["up_to_date"]) == (0, NEWEST, False)
+    assert [migration["number"] for migration in before["pending"]] == list(range(1, NEWEST + 1))
+    assert "missing" in run("schema", "status").done().out
+
+    assert f"is at {NEWEST} now; added: 001 log" in run("schema", "migrate").done().out
+    after = run("schema", "status", "--json").done().json
+    assert (after["number"], after["up_to_date"], after["pending"]) == (NEWEST, True, [])
+    assert after["applied"][0]["name"] == "log"
+    assert "missing" not in run("schema", "status").done().out
+
+    assert run("schema", "migrate").done().out == f"schema {schema!r} is at {NEWEST} already\n"
+    assert run("schema", "migrate", "--json").json == {"schema": schema, "number": NEWEST, "added": []}
+
+
+def test_many_migrate_at_once(environment: None) -> None:
+    programs = [subprocess.Popen([*COMMAND, "schema", "migrate"], stderr=subprocess.PIPE) for _ in range(5)]
+    for program in programs:
+        _, err = program.communicate(timeout=60)
+        assert (program.returncode, err) == (0, b"")
+
+
+@pytest.fixture
+def without_database(monkeypatch: pytest.MonkeyPatch, environment: None) -> None:
+    monkeypatch.setenv("MILEPOST_URL", "postgresql://127.0.0.1:1/nowhere")
+
+
+def test_the_sql_needs_no_database(run: Run, without_database: None, database_url: str, schema: str) -> None:
+    text = run("schema", "sql").done().out
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(text.encode())
+    status = run("schema", "status", "--json", "--url", database_url).json
+    assert (status["schema"], status["up_to_date"]) == (schema, True)
+    run("append", "a-1", "t", "1", "--url", database_url).done()
+
+
+def test_the_sql_after_a_number(run: Run, without_database: None) -> None:
+    run("schema", "sql", "--after", str(NEWEST)).refused("nothing after")
+    assert "create table" in run("schema", "sql", "--after", str(NEWEST - 1)).done().out
+
+
+def test_the_name_of_the_schema_is_quoted(run: Run, database_url: str) -> None:
+    try:
+        run("append", "a-1", "t", "1", "--schema", "Order_By").done()
+        assert len(run("read", "--json", "--schema", "Order_By").lines) == 1
+    finally:
+        with psycopg.connect(database_url, autocommit=True) as connection:
+            connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier("Order_By")))
+
+
+def test_a_database_that_is_not_utf8(run: Run, database_url: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("create database ascii_only encoding 'SQL_ASCII' locale 'C' template template0")
+        try:
+            url = make_conninfo(database_url, dbname="ascii_only")
+            run("schema", "migrate", "--url", url).refused("UTF8")
+            checks = run("doctor", "--json", "--url", url).json["checks"]
+            assert next(check for check in checks if check["check"] == "encoding")["verdict"] == "problem"
+        finally:
+            connection.execute("drop database ascii_only with (force)")
