@@ -39,7 +39,7 @@ def blocking(
     @wraps(method)
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs.get("connection") is None:
-            return self._run(method(self._milepost, *args, **kwargs))
+            return self._run(lambda: method(self._milepost, *args, **kwargs))
         kwargs["connection"] = Stepped(kwargs["connection"])
         return _step_through(method(self._milepost, *args, **kwargs))
 
@@ -111,13 +111,9 @@ class SyncMilepost:
             await asyncio.wait(abandoned)
         await self._milepost.__aexit__(None, None, None)
 
-    def _run(self, coroutine: Coroutine[Any, Any, R]) -> R:
-        try:
-            with self._open_loop() as loop:
-                future = _submit(coroutine, loop)
-        except BaseException:
-            coroutine.close()
-            raise
+    def _run(self, call: Callable[[], Coroutine[Any, Any, R]]) -> R:
+        with self._open_loop() as loop:
+            future = _submit(call(), loop)
         try:
             return _result(future)
         except BaseException:

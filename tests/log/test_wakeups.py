@@ -87,9 +87,7 @@ async def test_an_append_between_the_look_and_the_sleep(
         await sleeper.until(21)
 
 
-async def test_an_append_that_looked_for_sleepers_before_there_were_any(
-    mp: Milepost, database_url: str
-) -> None:
+async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Milepost, database_url: str) -> None:
     """It will not notify at its commit, so nobody sleeps while it is open."""
     mp.log.feed.poll = None
     async with await Connection.connect(database_url) as early:
