@@ -33,7 +33,7 @@ class Appender:
         """Appends to one stream, atomically."""
         parameters = {
             "stream": stream,
-            "messages": _text(self._encoded(stream, payloads)),
+            "messages": self._encoded(stream, payloads).decode(),
             "expected": _checked(expected),
             "wake": wake,
         }
@@ -52,15 +52,15 @@ class Appender:
         if not payloads:
             raise InvalidMessage("messages", "at least one stream with one message is wanted")
         batches = [
-            {"stream": stream, "messages": self._encoded(stream, of_stream)}
+            {"stream": stream, "messages": msgspec.Raw(self._encoded(stream, of_stream))}
             | ({"expected": _checked(expected[stream])} if stream in expected else {})
             for stream, of_stream in payloads.items()
         ]
-        parameters = {"batches": _text(batches), "wake": wake}
+        parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
         rows = await executor.execute(self._statements.get("append_many"), parameters)
         return {row[0]: _appended(row, expected.get(row[0], -2)) for row in rows}
 
-    def _encoded(self, stream: str, payloads: Sequence[Any]) -> list[msgspec.Raw]:
+    def _encoded(self, stream: str, payloads: Sequence[Any]) -> bytes:
         check_stream(stream)
         if not payloads:
             raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
@@ -70,10 +70,6 @@ class Appender:
                 f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append",
             )
         return self._codec.encode(payloads)
-
-
-def _text(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def _checked(expected: int) -> int:

@@ -17,9 +17,14 @@ C = TypeVar("C", bound=type)
 Upcast = Callable[[Any], Any]
 F = TypeVar("F", bound=Upcast)
 
-_INT64 = range(-(2**63), 2**63)
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _VERSION_KEY = "schema_version"
+
+# Names that were found to be good, so that each is looked at once: a program has few.
+_good_types: set[str] = set()
+_good_properties: set[str] = set()
+_REMEMBERED = 10_000
 
 
 @dataclass(frozen=True)
@@ -61,35 +66,35 @@ class Codec:
             raise ValueError(f"type {name!r} has an upcast from version {from_version} already")
         self._upcasts[name, from_version] = upcast
 
-    def encode(self, payloads: Iterable[Any]) -> list[msgspec.Raw]:
-        """The messages of one append as JSON objects, each checked."""
+    def encode(self, payloads: Iterable[Any]) -> bytes:
+        """The messages of one append as a JSON array, each checked."""
         messages = [payload if isinstance(payload, NewMessage) else self._wrap(payload) for payload in payloads]
-        _refuse_repeated_ids(messages)
-        return [self._encode_one(message) for message in messages]
+        if len(messages) > 1:
+            _refuse_repeated_ids(messages)
+        try:
+            encoded = _ENCODER.encode([_fields(message) for message in messages])
+        except _ENCODING_ERRORS:
+            self._look_closer(messages)
+            raise
+        # Almost all that cannot be stored shows in the whole text; only where it might, each message is looked at.
+        if len(encoded) > self._max_message_bytes or b"null" in encoded or b"\\u0000" in encoded:
+            self._look_closer(messages)
+        return encoded
 
-    def _encode_one(self, message: NewMessage) -> msgspec.Raw:
-        check_name("type", message.type)
-        data = _encode("data", message.data)
-        fields: dict[str, Any] = {"type": message.type, "data": msgspec.Raw(data)}
-        size = len(data)
-        if message.properties:
-            check_properties(message.properties)
-            properties = _encode("properties", dict(message.properties))
-            fields["properties"] = msgspec.Raw(properties)
-            size += len(properties)
-        if message.metadata:
-            metadata = _encode("metadata", dict(message.metadata))
-            fields["metadata"] = msgspec.Raw(metadata)
-            size += len(metadata)
-        if message.id is not None:
-            fields["id"] = _uuid(message.id)
-        if size > self._max_message_bytes:
-            raise TooLarge(
-                "message",
-                f"{message.type!r} has {size:,} bytes of JSON, over the limit of {self._max_message_bytes:,}: "
-                "keep large content elsewhere and its address here, or raise max_message_bytes",
-            )
-        return msgspec.Raw(msgspec.json.encode(fields))
+    def _look_closer(self, messages: Iterable[NewMessage]) -> None:
+        """Refuses what PostgreSQL's JSON cannot hold, or what is too large, by its message and field."""
+        for message in messages:
+            size = len(_encode("data", message.data))
+            if message.properties:
+                size += len(_encode("properties", message.properties))
+            if message.metadata:
+                size += len(_encode("metadata", message.metadata))
+            if size > self._max_message_bytes:
+                raise TooLarge(
+                    "message",
+                    f"{message.type!r} has {size:,} bytes of JSON, over the limit of {self._max_message_bytes:,}: "
+                    "keep large content elsewhere and its address here, or raise max_message_bytes",
+                )
 
     def _wrap(self, payload: Any) -> NewMessage:
         declared = self._by_class.get(type(payload))
@@ -138,6 +143,22 @@ class Codec:
         return None
 
 
+def _fields(message: NewMessage) -> dict[str, Any]:
+    if type(message.type) is not str or message.type not in _good_types:
+        check_name("type", message.type)
+        _remember(_good_types, message.type)
+    data = message.data
+    fields = {"type": message.type, "data": _model_json(data) if _is_pydantic(type(data)) else data}
+    if message.properties:
+        check_properties(message.properties)
+        fields["properties"] = message.properties
+    if message.metadata:
+        fields["metadata"] = message.metadata
+    if message.id is not None:
+        fields["id"] = _uuid(message.id)
+    return fields
+
+
 def check_name(field: str, name: str) -> None:
     """Refuses a name of a stream or a type that cannot be stored."""
     if not isinstance(name, str):
@@ -166,19 +187,30 @@ def check_properties(properties: Mapping[str, Any]) -> None:
     if len(properties) > MAX_PROPERTIES:
         raise TooLarge("properties", f"{len(properties)} of them, over the limit of {MAX_PROPERTIES}")
     for name, value in properties.items():
-        check_name(f"properties[{name!r}]", name)
-        if not is_property_name(name):
-            raise InvalidMessage(
-                f"properties[{name!r}]",
-                "a filter cannot say this name: a letter, then letters, digits, _ and . are wanted",
-            )
+        if name not in _good_properties:
+            _check_property_name(name)
         if not isinstance(value, int | str):
             raise InvalidMessage(
                 f"properties[{name!r}]",
                 f"an integer, a string or a boolean is wanted, not {type(value).__name__}",
             )
-        if isinstance(value, int) and value not in _INT64:
+        if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
             raise InvalidMessage(f"properties[{name!r}]", f"{value} does not fit into 64 bits")
+
+
+def _check_property_name(name: str) -> None:
+    check_name(f"properties[{name!r}]", name)
+    if not is_property_name(name):
+        raise InvalidMessage(
+            f"properties[{name!r}]",
+            "a filter cannot say this name: a letter, then letters, digits, _ and . are wanted",
+        )
+    _remember(_good_properties, name)
+
+
+def _remember(good: set[str], name: str) -> None:
+    if len(good) < _REMEMBERED:
+        good.add(name)
 
 
 def _check_declared_properties(declared: MessageClass) -> None:
@@ -210,16 +242,27 @@ def _uuid(given: UUID | str) -> str:
 
 
 def _is_pydantic(cls: type) -> bool:
-    return hasattr(cls, "model_validate_json") and hasattr(cls, "model_dump_json")
+    return hasattr(cls, "model_dump_json")
+
+
+def _model_json(model: Any) -> msgspec.Raw:
+    return msgspec.Raw(model.model_dump_json().encode())
+
+
+def _encode_model(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise TypeError(f"objects of type {type(value).__name__} are not supported")
+
+
+_ENCODER = msgspec.json.Encoder(enc_hook=_encode_model)
+_ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 
 def _encode(field: str, value: Any) -> bytes:
     try:
-        if _is_pydantic(type(value)):
-            encoded: bytes = value.model_dump_json().encode()
-        else:
-            encoded = msgspec.json.encode(value, enc_hook=_encode_model)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        encoded = _ENCODER.encode(_model_json(value) if _is_pydantic(type(value)) else value)
+    except _ENCODING_ERRORS as error:
         raise InvalidMessage(field, f"it cannot be stored as JSON: {error}") from error
     if b"\\u0000" in encoded and _ESCAPED_NUL.search(encoded):
         raise InvalidMessage(field, "it has a NUL character, which PostgreSQL does not store")
@@ -227,12 +270,6 @@ def _encode(field: str, value: Any) -> bytes:
     if b"null" in encoded and _has_non_finite(value):
         raise InvalidMessage(field, "it has a NaN or an infinity, which JSON does not have")
     return encoded
-
-
-def _encode_model(value: Any) -> Any:
-    if _is_pydantic(type(value)):
-        return value.model_dump(mode="json")
-    raise TypeError(f"objects of type {type(value).__name__} are not supported")
 
 
 def _has_non_finite(value: Any) -> bool:

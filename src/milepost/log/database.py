@@ -68,23 +68,24 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool's, given back at the end."""
         with driver():
-            async with self._pool.connection() as connection:
-                try:
-                    yield connection
-                except Unavailable:
-                    if connection.broken:
-                        await self._drop_broken()
-                    raise
-
-    async def _drop_broken(self) -> None:
-        # One connection was lost; the idle ones beside it most likely were too.
-        with suppress(psycopg.Error, PoolTimeout):
-            await self._pool.check()
+            connection = await self._pool.getconn()
+        try:
+            yield connection
+        except Unavailable:
+            await self._drop_broken()
+            raise
+        finally:
+            await self._pool.putconn(connection)
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Runs a statement on a connection of the pool's, in a transaction of its own."""
         async with self.connection() as connection:
             return await fetch(connection, statement, parameters)
+
+    async def _drop_broken(self) -> None:
+        # One connection was lost; the idle ones beside it most likely were too.
+        with suppress(psycopg.Error, PoolTimeout):
+            await self._pool.check()
 
 
 async def fetch(connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
@@ -92,7 +93,8 @@ async def fetch(connection: Connection, statement: LiteralString, parameters: Ma
     with driver():
         cursor = connection.cursor(binary=True)
         await cursor.execute(statement, parameters)
-        return await cursor.fetchall() if cursor.description else []
+        result = cursor.pgresult
+        return await cursor.fetchall() if result is not None and result.nfields else []
 
 
 class driver:  # noqa: N801 - reads as a word at its uses

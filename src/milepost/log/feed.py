@@ -174,8 +174,9 @@ class Feed:
         known, life = self._horizon.position, self._horizon.life
         pages = self._reader.log_pages(self._database, query, low=position, high=known, limit=None, life=life)
         try:
-            async for page in pages:
-                yield Segment(position, page[-1].position, page)
+            async with aclosing(one_ahead(pages)) as ahead:
+                async for page in ahead:
+                    yield Segment(position, page[-1].position, page)
             yield Segment(position, known, [])
         except Unavailable as error:
             logger.info("following waits: %s", error)

@@ -30,9 +30,8 @@ END = 2**63 - 1
 Page = list[Message[Any]]
 
 _DIRECTIONS: dict[bool, LiteralString] = {False: "asc", True: "desc"}
-_BY_CATEGORY: LiteralString = """and m.category_hash = any(%(hashes)s::integer[])
-          and s.category = any(%(categories)s::text[])"""
-_BY_STREAM: LiteralString = "and s.name = any(%(streams)s::text[])"
+_BY_STREAM: LiteralString = """and m.stream_id = any(array(
+              select s.stream_id from :"schema".streams s where s.name = any(%(streams)s::text[])))"""
 
 
 @dataclass(frozen=True)
@@ -82,16 +81,6 @@ class Query:
         return MAX_SPAN if selective and not indexed else END
 
     @property
-    def access(self) -> LiteralString:
-        """The part of the statement that narrows it by an index."""
-        parts: LiteralString = ""
-        if self.selection.categories is not None:
-            parts += _BY_CATEGORY
-        if self.selection.streams is not None:
-            parts += _BY_STREAM
-        return parts
-
-    @property
     def direction(self) -> LiteralString:
         """The order of the page."""
         return _DIRECTIONS[self.backwards]
@@ -131,7 +120,11 @@ class Reader:
         """The statement that reads a page of this query across streams."""
         if query.whole:
             return self._statements.get("read_everything")
-        return self._statements.get("read_log", direction=query.direction, access=query.access)
+        if query.selection.streams is not None:
+            return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM)
+        if query.selection.categories is not None:
+            return self._statements.get("read_categories", direction=query.direction)
+        return self._statements.get("read_log", direction=query.direction, access="")
 
     async def log_pages(
         self,

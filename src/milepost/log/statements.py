@@ -30,11 +30,14 @@ class Statements:
         self._loaded: dict[tuple[str, ...], LiteralString] = {}
 
     def get(self, name: str, **parts: LiteralString) -> LiteralString:
-        """The statement called `name`; `parts` fill its `{{…}}`, each with text of this program's own."""
+        """The statement called `name`; `parts` fill its `{{…}}`, each with text of this program's own.
+
+        `{{conditions}}` are those that all readers share.
+        """
         key = (name, *parts.values())
         if key not in self._loaded:
-            text = in_schema(_text(name), self.schema)
-            for part, value in parts.items():
-                text = text.replace("{{" + part + "}}", value)
-            self._loaded[key] = text
+            text = _text(name)
+            for part, value in {"conditions": _text("conditions"), **parts}.items():
+                text = text.replace("{{" + part + "}}", value.strip())
+            self._loaded[key] = in_schema(text, self.schema)
         return self._loaded[key]

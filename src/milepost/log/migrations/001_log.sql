@@ -8,21 +8,25 @@ as $$ select clock_timestamp() $$;
 
 -- The first two bytes of the SHA-256 of a name, modulo 1,024. Stored lanes rely on it: it never changes.
 create function :"schema".bucket(name text) returns smallint
-language sql immutable strict parallel safe
+language plpgsql immutable strict parallel safe
 as $$
-    select (((get_byte(digest, 0) << 8) | get_byte(digest, 1)) & 1023)::smallint
-    from sha256(convert_to(name, 'UTF8')) as digest
-$$;
+declare
+    digest bytea := sha256(convert_to(name, 'UTF8'));
+begin
+    return ((get_byte(digest, 0) << 8) | get_byte(digest, 1)) & 1023;
+end $$;
 
 -- What the index over categories holds: the first four bytes of the SHA-256 of a category's name.
 -- A hash, so that a new category locks nothing; whoever reads by it checks the name itself too.
 create function :"schema".category_hash(category text) returns integer
-language sql immutable strict parallel safe
+language plpgsql immutable strict parallel safe
 as $$
-    select (get_byte(digest, 0) << 24) | (get_byte(digest, 1) << 16)
-         | (get_byte(digest, 2) << 8) | get_byte(digest, 3)
-    from sha256(convert_to(category, 'UTF8')) as digest
-$$;
+declare
+    digest bytea := sha256(convert_to(category, 'UTF8'));
+begin
+    return (get_byte(digest, 0) << 24) | (get_byte(digest, 1) << 16)
+         | (get_byte(digest, 2) << 8) | get_byte(digest, 3);
+end $$;
 
 -- Flat, typed values that filters look at: integers of 64 bits, strings, booleans.
 create function :"schema".are_properties(properties jsonb) returns boolean
@@ -47,6 +51,7 @@ create table :"schema".streams (
     name text collate "C" not null unique
         check (octet_length(name) between 1 and 512 and name not like '-%'),
     category text collate "C" not null,
+    category_hash integer not null,
     bucket smallint not null
 );
 
@@ -102,11 +107,12 @@ create function :"schema".open_stream(stream text) returns :"schema".streams
 language plpgsql volatile
 as $$
 declare
+    category text := split_part(stream, '-', 1);
     opened :"schema".streams;
 begin
     loop
-        insert into :"schema".streams (name, category, bucket)
-        values (stream, split_part(stream, '-', 1), :"schema".bucket(stream))
+        insert into :"schema".streams (name, category, category_hash, bucket)
+        values (stream, category, :"schema".category_hash(category), :"schema".bucket(stream))
         on conflict (name) do nothing
         returning * into opened;
         exit when found;
@@ -148,17 +154,29 @@ begin
 end $$;
 
 -- The INSERT of an append. The column's default draws each position here, under the lock that the INSERT holds.
+-- One message, the usual case, is spared the record set and the sort.
 create function :"schema".insert_messages(target :"schema".streams, last bigint, messages jsonb)
 returns :"schema".appended
 language plpgsql volatile
 as $$
 declare
+    message jsonb := messages -> 0;
     result :"schema".appended;
 begin
+    if jsonb_array_length(messages) = 1 then
+        insert into :"schema".messages
+            (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+        values (target.stream_id, last + 1, target.category_hash, target.bucket, pg_column_size(message),
+                coalesce((message ->> 'id')::uuid, gen_random_uuid()), message ->> 'type',
+                coalesce(message -> 'data', 'null'), coalesce(message -> 'properties', '{}'),
+                coalesce(message -> 'metadata', '{}'))
+        returning target.name, 'appended', last + 1, messages."position", null into result;
+        return result;
+    end if;
     with inserted as (
         insert into :"schema".messages
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
-        select target.stream_id, last + n.ordinal, :"schema".category_hash(target.category), target.bucket,
+        select target.stream_id, last + n.ordinal, target.category_hash, target.bucket,
                coalesce(pg_column_size(n.data), 0) + coalesce(pg_column_size(n.properties), 0)
                    + coalesce(pg_column_size(n.metadata), 0),
                coalesce(n.id, gen_random_uuid()), n.type, coalesce(n.data, 'null'),

@@ -1,9 +1,8 @@
 -- One page of the whole log: at most so many messages and bytes. The first pass finds where it ends, by sizes
 -- alone. The token keeps a page of another life of the server out.
-select m."position", s.name, m.version, m.id, m.type, m.time, m.size,
-       m.data::text, m.properties::text, m.metadata::text
+select m."position", (select s.name from :"schema".streams s where s.stream_id = m.stream_id),
+       m.version, m.id, m.type, m.time, m.size, m.data::text, m.properties::text, m.metadata::text
 from :"schema".messages m
-join :"schema".streams s on s.stream_id = m.stream_id
 where m."position" > %(low)s
   and m."position" <= (
       select coalesce(min(m."position") filter (where m.bytes >= %(bytes)s), max(m."position"))

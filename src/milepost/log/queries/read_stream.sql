@@ -1,23 +1,18 @@
 -- One page of one stream, by version, to its last committed message: it needs no horizon.
-select m."position", m.name, m.version, m.id, m.type, m.time, m.size,
+select m."position", %(stream)s::text, m.version, m.id, m.type, m.time, m.size,
        m.data::text, m.properties::text, m.metadata::text
 from (
-    select m.*, sum(m.size) over (order by m.version {{direction}}) - m.size as bytes_before
+    select m.*, sum(m.size) over (order by m.version {{direction}} rows unbounded preceding) as bytes
     from (
-        select m.*, s.name
+        select m.*
         from :"schema".messages m
-        join :"schema".streams s on s.stream_id = m.stream_id
-        where s.name = %(stream)s::text
+        where m.stream_id = (select s.stream_id from :"schema".streams s where s.name = %(stream)s::text)
           and m.version > %(low)s::bigint and m.version <= %(high)s::bigint
           and m."position" > %(after)s::bigint
-          and (cardinality(%(categories)s::text[]) = 0 or s.category = any(%(categories)s::text[]))
-          and (%(any_type)s::boolean or m.type = any(%(types)s::text[]) or m.type ~ %(type_pattern)s::text)
-          and (%(since)s::timestamptz is null or m.time >= %(since)s::timestamptz)
-          and (%(where)s::text is null
-               or jsonb_path_match(m.properties, %(where)s::text::jsonpath, %(where_values)s::text::jsonb, true))
+          {{conditions}}
         order by m.version {{direction}}
         limit %(limit)s::bigint
     ) m
 ) m
-where m.bytes_before < %(bytes)s::bigint
+where m.bytes - m.size < %(bytes)s::bigint
 order by m.version {{direction}}

