@@ -272,17 +272,15 @@ class Milepost:
             raise InvalidMessage("stream", "connection and after_version are for reading one stream")
         else:
             horizon = self.log.horizon
-            await horizon.sample()
-            pages = self._reader.log_pages(
-                self.log.database,
-                query,
-                low=after,
-                high=horizon.position,
-                limit=limit,
-                life=horizon.life,
+            high = await horizon.look()
+            pages = one_ahead(
+                self._reader.log_pages(
+                    self.log.database, query, low=after, high=high, limit=limit, life=horizon.life
+                )
             )
-        async for page in pages:
-            yield page
+        async with aclosing(pages):
+            async for page in pages:
+                yield page
 
     async def follow(
         self,

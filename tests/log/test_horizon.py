@@ -332,6 +332,7 @@ async def test_who_holds_the_horizon_is_named(
         assert caplog.text.count("slow-import") == 1
         [holder_seen] = await mp.log.horizon.holders()
         assert (holder_seen.pid, holder_seen.application) == (pid, "slow-import")
+        assert holder_seen.age is not None
         assert holder_seen.age >= 1
 
 

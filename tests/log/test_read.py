@@ -216,6 +216,7 @@ async def test_what_was_appended_can_be_read_at_once(mp: Milepost, make_mp: Any)
         tasks = [asyncio.create_task(load(number)) for number in range(3)]
         for _ in range(50):
             result = await mp.append("mine-1", NewMessage("t"))
+            assert [m.position async for m in mp.read(category="mine", after=result.position - 1)]
             assert await mp.head() >= result.position
         stop.set()
         await asyncio.gather(*tasks)

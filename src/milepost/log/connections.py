@@ -95,8 +95,7 @@ def _named(statement: str) -> Any:
     """The statement as SQLAlchemy writes it. Parentheses, or it would take `:name::type` for no parameter."""
     from sqlalchemy import text
 
-    without_colons = re.sub(r"(?<!:):(?=\w)", r"\\:", statement)
-    return text(re.sub(r"%\((\w+)\)s", r"(:\1)", without_colons).replace("%%", "%"))
+    return text(re.sub(r"%\((\w+)\)s", r"(:\1)", statement).replace("%%", "%"))
 
 
 class _BlockingSqlalchemy:

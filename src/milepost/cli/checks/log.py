@@ -60,7 +60,7 @@ async def horizon(examined: Examined) -> Finding:
     named += [
         f"pid {holder.pid} of another user; grant this one pg_read_all_stats to see more" for holder in hidden
     ]
-    verdict: Verdict = "problem" if any(holder.age > HELD_TOO_LONG for holder in lasting) else "warning"
+    verdict: Verdict = "problem" if any((holder.age or 0) > HELD_TOO_LONG for holder in lasting) else "warning"
     return Finding("horizon", verdict, f"followers wait for what was appended by {'; '.join(named)}")
 
 

@@ -1,7 +1,7 @@
 -- One page of some categories: each is read in order by its own part of the index, then they are joined. The
 -- index has hashes, so the conditions look at the categories themselves too.
-select m."position", (select s.name from :"schema".streams s where s.stream_id = m.stream_id),
-       m.version, m.id, m.type, m.time, m.size, m.data::text, m.properties::text, m.metadata::text
+select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+       m.data::text, m.properties::text, m.metadata::text
 from (
     select m.*, sum(m.size) over (order by m."position" {{direction}} rows unbounded preceding) as bytes
     from (
@@ -21,5 +21,6 @@ from (
         limit %(limit)s
     ) m
 ) m
+join :"schema".streams s on s.stream_id = m.stream_id
 where m.bytes - m.size < %(bytes)s
 order by m."position" {{direction}}

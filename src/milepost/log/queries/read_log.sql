@@ -1,7 +1,7 @@
 -- One page across streams: a bounded range of positions, at most so many messages and bytes.
 -- {{access}} narrows it by an index. The token keeps a page of another life of the server out.
-select m."position", (select s.name from :"schema".streams s where s.stream_id = m.stream_id),
-       m.version, m.id, m.type, m.time, m.size, m.data::text, m.properties::text, m.metadata::text
+select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+       m.data::text, m.properties::text, m.metadata::text
 from (
     select m.*, sum(m.size) over (order by m."position" {{direction}} rows unbounded preceding) as bytes
     from (
@@ -15,5 +15,6 @@ from (
         limit %(limit)s
     ) m
 ) m
+join :"schema".streams s on s.stream_id = m.stream_id
 where m.bytes - m.size < %(bytes)s
 order by m."position" {{direction}}

@@ -1,5 +1,5 @@
 -- One page of one stream, by version, to its last committed message: it needs no horizon.
-select m."position", %(stream)s::text, m.version, m.id, m.type, m.time, m.size,
+select m."position", %(stream)s::text, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
        m.data::text, m.properties::text, m.metadata::text
 from (
     select m.*, sum(m.size) over (order by m.version {{direction}} rows unbounded preceding) as bytes
