@@ -1,11 +1,13 @@
 """Options: given, by the environment, or their defaults; what is wrong is refused with a suggestion."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from milepost import Milepost, MilepostError, NewMessage, NoDatabase
 from milepost.options import OPTIONS, resolve
+from support import MakeMilepost
 
 
 def test_where_a_value_comes_from() -> None:
@@ -71,3 +73,13 @@ async def test_it_can_be_entered_twice_and_again(mp: Milepost) -> None:
     async with mp:
         assert await mp.head() == 2
     await mp.__aenter__()
+
+
+async def test_two_that_open_it_at_once_share_one_log(make_mp: MakeMilepost) -> None:
+    mp = make_mp()
+    opened = await asyncio.gather(*(mp.__aenter__() for _ in range(5)))
+    assert len({id(one.log) for one in opened}) == 1
+    for _ in range(5):
+        await mp.__aexit__(None, None, None)
+    with pytest.raises(MilepostError, match="not open"):
+        _ = mp.log

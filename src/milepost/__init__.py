@@ -14,6 +14,7 @@ from milepost.errors import (
 )
 from milepost.log.feed import NOW
 from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage
+from milepost.sync import SyncMilepost
 
 __all__ = [
     "ANY",
@@ -30,6 +31,7 @@ __all__ = [
     "NewMessage",
     "NoDatabase",
     "SchemaMismatch",
+    "SyncMilepost",
     "TooLarge",
     "Unavailable",
     "WrongVersion",

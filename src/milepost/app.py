@@ -75,6 +75,7 @@ class Milepost:
         self._log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
+        self._opening = asyncio.Lock()
 
     @cached_property
     def url(self) -> str:
@@ -95,14 +96,18 @@ class Milepost:
         loop = asyncio.get_running_loop()
         if self._log is not None and self._loop is not loop:
             raise MilepostError("this Milepost is open in another event loop: use a second one, or mp.sync")
-        if self._log is None:
-            url = await asyncio.to_thread(lambda: self.url)
-            database = Database(url, pool_size=self.settings["pool_size"].value)
-            log = Log(database, self._statements, self._reader)
-            await log.open(self.settings["migrate"].value)
-            self._log, self._loop = log, loop
+        async with self._opening:
+            if self._log is None:
+                self._log, self._loop = await self._open(), loop
         self._entered += 1
         return self
+
+    async def _open(self) -> Log:
+        url = await asyncio.to_thread(lambda: self.url)
+        database = Database(url, pool_size=self.settings["pool_size"].value)
+        log = Log(database, self._statements, self._reader)
+        await log.open(self.settings["migrate"].value)
+        return log
 
     async def __aexit__(
         self,
@@ -113,6 +118,7 @@ class Milepost:
         self._entered -= 1
         if self._entered == 0 and self._log is not None:
             log, self._log, self._loop = self._log, None, None
+            self._opening = asyncio.Lock()
             await log.close()
 
     @property

@@ -176,6 +176,18 @@ def test_messages_are_an_array(session: Session, messages: Any) -> None:
         session.append_messages("'order-1', %s::jsonb", Jsonb(messages) if messages is not None else None)
 
 
+@pytest.mark.parametrize("stream", [None, "", "-1", "x" * 513])
+def test_a_name_that_no_stream_can_have(session: Session, stream: str | None) -> None:
+    with pytest.raises(errors.InvalidParameterValue, match="stream: "):
+        session.append("%s, 'a', '1'", stream)
+
+
+def test_one_id_twice_in_an_append(session: Session) -> None:
+    messages = Jsonb([{"type": "a", "id": str(ID)}, {"type": "a", "id": str(ID)}])
+    with pytest.raises(errors.InvalidParameterValue, match="twice"):
+        session.append_messages("'thing-1', %s", messages)
+
+
 def test_what_is_at_its_limit_is_accepted(mp: Milepost, session: Session) -> None:
     properties: dict[str, Any] = {f"p{number}": number for number in range(252)}
     properties |= {"a" * 512: 2**63 - 1, "b.c_1": -(2**63), "d": True}

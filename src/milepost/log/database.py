@@ -120,9 +120,11 @@ class driver:  # noqa: N801 - reads as a word at its uses
 
 async def end(task: asyncio.Task[Any]) -> None:
     """Cancels a task until it ends: one cancellation may get lost in the driver."""
-    while not task.done():
+    if not task.cancelling():
         task.cancel()
-        await asyncio.wait([task], timeout=0.1)
+    while not task.done():
+        await asyncio.wait([task], timeout=1)
+        task.cancel()
     if not task.cancelled():
         # Looked at, so that nobody is told of an error that nobody waits for any more.
         task.exception()

@@ -153,26 +153,15 @@ begin
     return row(stream, 'duplicate', given.version, given."position", null):::"schema".appended;
 end $$;
 
--- The INSERT of an append. The column's default draws each position here, under the lock that the INSERT holds.
--- One message, the usual case, is spared the record set and the sort.
+-- The INSERT of an append of several messages. The column's default draws each position here, under the lock
+-- that the INSERT holds.
 create function :"schema".insert_messages(target :"schema".streams, last bigint, messages jsonb)
 returns :"schema".appended
 language plpgsql volatile
 as $$
 declare
-    message jsonb := messages -> 0;
     result :"schema".appended;
 begin
-    if jsonb_array_length(messages) = 1 then
-        insert into :"schema".messages
-            (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
-        values (target.stream_id, last + 1, target.category_hash, target.bucket, pg_column_size(message),
-                coalesce((message ->> 'id')::uuid, gen_random_uuid()), message ->> 'type',
-                coalesce(message -> 'data', 'null'), coalesce(message -> 'properties', '{}'),
-                coalesce(message -> 'metadata', '{}'))
-        returning target.name, 'appended', last + 1, messages."position", null into result;
-        return result;
-    end if;
     with inserted as (
         insert into :"schema".messages
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
@@ -202,6 +191,7 @@ as $$
 declare
     target :"schema".streams;
     last bigint;
+    message jsonb;
     result :"schema".appended;
 begin
     select * into target from :"schema".streams s where s.name = stream for no key update;
@@ -226,15 +216,26 @@ begin
         return row(stream, 'wrong_version', last, null, null):::"schema".appended;
     end if;
 
-    if current_setting('transaction_isolation') = 'read committed' then
-        result := :"schema".insert_messages(target, last, messages);
-    else
+    if current_setting('transaction_isolation') <> 'read committed' then
+        -- A caller with an older snapshot meets what it cannot see, as a conflict: it is told to try again.
         begin
             result := :"schema".insert_messages(target, last, messages);
         exception when unique_violation then
             raise serialization_failure using message =
                 'stream ' || quote_literal(stream) || ' changed after this transaction''s snapshot';
         end;
+    elsif jsonb_array_length(messages) > 1 then
+        result := :"schema".insert_messages(target, last, messages);
+    else
+        -- One message, the usual case, is spared the record set and the sort.
+        message := messages -> 0;
+        insert into :"schema".messages
+            (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+        values (target.stream_id, last + 1, target.category_hash, target.bucket, pg_column_size(message),
+                coalesce((message ->> 'id')::uuid, gen_random_uuid()), message ->> 'type',
+                coalesce(message -> 'data', 'null'), coalesce(message -> 'properties', '{}'),
+                coalesce(message -> 'metadata', '{}'))
+        returning stream, 'appended', messages.version, messages."position", null into result;
     end if;
 
     if wake and exists (select from :"schema".sleeps where until > (select :"schema".clock())) then
@@ -282,7 +283,10 @@ as $$
 declare
     message record;
 begin
-    if jsonb_typeof(messages) is distinct from 'array' or jsonb_array_length(messages) = 0 then
+    if stream is null or octet_length(stream) not between 1 and 512 or stream like '-%' then
+        raise invalid_parameter_value using message =
+            'stream: a name such as category-id is wanted, of 1 to 512 bytes and not beginning with a dash';
+    elsif jsonb_typeof(messages) is distinct from 'array' or jsonb_array_length(messages) = 0 then
         raise invalid_parameter_value using message = 'messages: an array of at least one message is wanted';
     end if;
     for message in
@@ -298,6 +302,9 @@ begin
             raise invalid_parameter_value using message = 'metadata: a JSON object is wanted';
         end if;
     end loop;
+    if (select count(n.id) > count(distinct n.id) from jsonb_to_recordset(messages) as n(id uuid)) then
+        raise invalid_parameter_value using message = 'id: one is there twice in one append';
+    end if;
     return :"schema".write(stream, messages, expected, wake);
 end $$;
 
