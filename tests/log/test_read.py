@@ -279,3 +279,21 @@ class TestPlans:
         plan = await self.plan(mp, Query(Selection.of(stream=["c7-7", "c8-8"])))
         assert "messages_stream" in plan
         assert "Seq Scan on messages" not in plan
+
+
+async def test_categories_whose_hashes_collide(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index has 32 bits of a hash; two names that share them are two categories all the same."""
+    monkeypatch.setattr(reader, "PAGE_MESSAGES", 3)
+    one, two = "one", "two"
+    schema = mp.settings["schema"].value
+    for number in range(20):
+        await mp.append(f"{one if number % 5 else two}-1", NewMessage("t"))
+    hashed = f'update "{schema}".{{}} set category_hash = 7'
+    for table in ("streams", "messages"):
+        await mp.log.database.execute(hashed.format(table), {})
+    monkeypatch.setattr(reader, "category_hash", lambda name: 7)
+    assert await positions(mp, category=two) == [1, 6, 11, 16]
+    assert await positions(mp, category=two, limit=3) == [1, 6, 11]
+    assert await positions(mp, category=two, backwards=True, limit=3) == [16, 11, 6]
+    assert len(await positions(mp, category=one)) == 16
+    assert await positions(mp, category=[one, two]) == list(range(1, 21))

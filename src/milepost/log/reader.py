@@ -57,10 +57,10 @@ class Query:
         return self.selection.matches(message) and (self.filter is None or self.filter(message.properties))
 
     def filtered(self, page: Page, limit: int | None) -> Page:
-        """What of a page the exact filter lets through."""
-        if self.filter is None:
+        """What of a page is wanted after all: the index over categories has hashes, and a filter is exact here."""
+        if self.selection.categories is None and self.filter is None:
             return page
-        return [message for message in page if self.filter(message.properties)][:limit]
+        return [message for message in page if self.accepts(message)][:limit]
 
     def page_size(self, limit: int | None) -> int:
         """How many messages to ask for when `limit` are still wanted."""
@@ -90,8 +90,7 @@ class Query:
         selection, types = self.selection, self.selection.types
         condition = self.condition
         return {
-            "hashes": [category_hash(name) for name in selection.categories or ()],
-            "categories": sorted(selection.categories or ()),
+            "hashes": sorted({category_hash(name) for name in selection.categories or ()}),
             "streams": sorted(selection.streams or ()),
             "any_type": types is None,
             "types": sorted(types.exact) if types else [],

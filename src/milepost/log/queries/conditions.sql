@@ -1,6 +1,3 @@
-          and (cardinality(%(categories)s::text[]) = 0
-               or (select s.category from :"schema".streams s where s.stream_id = m.stream_id)
-                  = any(%(categories)s::text[]))
           and (%(any_type)s::boolean or m.type = any(%(types)s::text[]) or m.type ~ %(type_pattern)s::text)
           and (%(since)s::timestamptz is null or m.time >= %(since)s::timestamptz)
           and (%(where)s::text is null

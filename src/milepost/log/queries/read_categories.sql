@@ -1,5 +1,5 @@
 -- One page of some categories: each is read in order by its own part of the index, then they are joined. The
--- index has hashes, so the conditions look at the categories themselves too.
+-- index has hashes: whoever reads the page looks at the categories themselves.
 select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
        m.data::text, m.properties::text, m.metadata::text
 from (
