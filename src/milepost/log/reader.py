@@ -73,12 +73,15 @@ class Query:
         return self.selection.everything and not narrowed
 
     @property
-    def max_span(self) -> int:
-        """How many positions one statement may look at."""
+    def spans(self) -> tuple[int, int]:
+        """How many positions one statement looks at, at first and at the most."""
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
-        selective = selection.types is not None or self.since is not None or self.condition is not None
-        return MAX_SPAN if selective and not indexed else END
+        conditions = selection.types is not None or self.since is not None or self.condition is not None
+        # Where it reads in order and drops nothing, its limit bounds a statement well enough.
+        if not conditions and selection.streams is None and len(selection.categories or ()) <= 1:
+            return END, END
+        return FIRST_SPAN, END if indexed else MAX_SPAN
 
     @property
     def direction(self) -> LiteralString:
@@ -139,7 +142,8 @@ class Reader:
         if query.since is not None:
             first = await executor.execute(self._statements.get("position_before"), {"since": query.since})
             low = max(low, first[0][0])
-        span = FIRST_SPAN
+        first_span, max_span = query.spans
+        span = first_span
         while low < high and limit != 0:
             size = query.page_size(limit)
             begin = max(low, high - span) if query.backwards else low
@@ -149,7 +153,7 @@ class Reader:
             if wanted := query.filtered(page, limit):
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            span = max(FIRST_SPAN, span // 2) if cut else min(span * 4, query.max_span)
+            span = max(first_span, span // 2) if cut else min(span * 4, max_span)
             if query.backwards:
                 high = page[-1].position - 1 if cut else begin
             else:
