@@ -51,6 +51,15 @@ def database_url(embedded_url: str) -> str:
 
 
 @pytest.fixture
+def prepared_transactions(database_url: str) -> None:
+    """Skips a test where the server takes no prepared transactions."""
+    with psycopg.connect(database_url) as connection:
+        row = connection.execute("show max_prepared_transactions").fetchone()
+    if row == ("0",):
+        absent("a server with max_prepared_transactions")
+
+
+@pytest.fixture
 def schema(database_url: str) -> Iterator[str]:
     """A schema's name that no other test uses; what is in it is dropped."""
     name = f"t_{uuid4().hex[:12]}"

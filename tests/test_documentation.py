@@ -50,11 +50,14 @@ async def test_the_snippets_of_a_page_run_from_top_to_bottom(
 
 @pytest.mark.parametrize("text", snippets(ROOT / "README.md"))
 def test_the_programs_of_the_readme_run(text: str, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        for _ in range(2)
     )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.splitlines() == [
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    assert first.stdout.splitlines() == [
         "1 order-42 OrderPlaced(order=42, amount=120, region='EU')",
         "stream 'order-43' is at version 1, not at 0 (NO_STREAM): read it again and decide anew",
         "followed OrderPlaced(order=42, amount=120, region='EU')",

@@ -1,20 +1,24 @@
 """Durable subscriptions on PostgreSQL, for Python."""
 
-from milepost.app import Milepost
-from milepost.errors import (
-    FilterError,
-    IdReused,
-    InvalidMessage,
-    MilepostError,
-    NoDatabase,
-    SchemaMismatch,
-    TooLarge,
-    Unavailable,
-    WrongVersion,
-)
-from milepost.log.feed import NOW
-from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage
-from milepost.sync import SyncMilepost
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from milepost.app import Milepost
+    from milepost.errors import (
+        FilterError,
+        IdReused,
+        InvalidMessage,
+        MilepostError,
+        NoDatabase,
+        SchemaMismatch,
+        TooLarge,
+        Unavailable,
+        WrongVersion,
+    )
+    from milepost.log.feed import NOW
+    from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage
+    from milepost.sync import SyncMilepost
 
 __all__ = [
     "ANY",
@@ -36,3 +40,20 @@ __all__ = [
     "Unavailable",
     "WrongVersion",
 ]
+
+# Imported when first asked for, so that `milepost.filter` can be used without a driver.
+_MODULES = ("milepost.errors", "milepost.log.message", "milepost.log.feed", "milepost.sync")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'milepost' has no attribute {name!r}")
+    for module in map(import_module, _MODULES):
+        if hasattr(module, name):
+            globals()[name] = getattr(module, name)
+            return globals()[name]
+    raise AttributeError(f"module 'milepost' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -12,13 +12,13 @@ from milepost import embedded
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
 from milepost.filter import compile_filter
 from milepost.log.appender import Appender
-from milepost.log.codec import Codec, MessageClass
+from milepost.log.codec import Codec, MessageClass, check_stream
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database
 from milepost.log.feed import Now
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import Condition, Page, Query, Reader, one_ahead
+from milepost.log.reader import END, Condition, Page, Query, Reader, one_ahead
 from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
@@ -31,6 +31,8 @@ C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[[Any], Any])
 
 Names = str | Sequence[str]
+
+OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
 
 class Milepost:
@@ -95,7 +97,7 @@ class Milepost:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         if self._log is not None and self._loop is not loop:
-            raise MilepostError("this Milepost is open in another event loop: use a second one, or mp.sync")
+            raise MilepostError(OTHER_LOOP)
         async with self._opening:
             if self._log is None:
                 self._log, self._loop = await self._open(), loop
@@ -126,6 +128,8 @@ class Milepost:
         """The open log; an error if it is not open."""
         if self._log is None:
             raise MilepostError("not open: use it inside `async with mp:`, or through mp.sync")
+        if in_event_loop() and asyncio.get_running_loop() is not self._loop:
+            raise MilepostError(OTHER_LOOP)
         return self._log
 
     def message(
@@ -144,6 +148,9 @@ class Milepost:
             aliases: Older names of the type, which decode to this class too.
             properties: Fields that are copied to the message's properties, where filters see them.
         """
+
+        if isinstance(name, type):
+            raise TypeError(f"write @mp.message() above {name.__name__}, with parentheses")
 
         def register(cls: C) -> C:
             declared = MessageClass(cls, name or cls.__name__, version, tuple(aliases), tuple(properties))
@@ -259,8 +266,9 @@ class Milepost:
         connection: object | None = None,
     ) -> AsyncGenerator[Page, None]:
         """What `read` gives, in the lists it is fetched in."""
-        if limit is not None and limit < 0:
-            raise InvalidMessage("limit", f"0 or more is wanted, not {limit}")
+        for name, number in (("limit", limit), ("after", after), ("after_version", after_version)):
+            if number is not None and not 0 <= number <= END:
+                raise InvalidMessage(name, f"a number from 0 on is wanted, not {number}")
         if since is not None and since.tzinfo is None:
             raise InvalidMessage("since", "a datetime with a time zone is wanted")
         selection = Selection.of(category=category, stream=stream, types=types)
@@ -335,6 +343,7 @@ class Milepost:
 
     async def last(self, stream: str, *, connection: object | None = None) -> int:
         """The version of a stream's last message; 0 if it has none."""
+        check_stream(stream)
         executor = self._executor(connection)
         rows = await executor.execute(self._statements.get("last_version"), {"stream": stream})
         return int(rows[0][0])

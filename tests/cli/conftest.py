@@ -26,6 +26,7 @@ def environment(database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MILEPOST_URL", database_url)
     monkeypatch.setenv("MILEPOST_SCHEMA", schema)
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 
 

@@ -84,6 +84,7 @@ def test_a_transaction_that_keeps_followers_waiting(run: Run, log: None, databas
     assert finding(run("doctor", "--json"), "horizon")["verdict"] == "ok"
 
 
+@pytest.mark.usefixtures("prepared_transactions")
 def test_a_prepared_transaction_that_keeps_followers_waiting(
     run: Run, log: None, database_url: str, schema: str
 ) -> None:

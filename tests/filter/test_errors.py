@@ -22,6 +22,9 @@ def caret(error: FilterError) -> str:
     ("text", "offset", "hint"),
     [
         ("a & b", 2, 'did you mean "&&"?'),
+        ("nto a", 4, 'did you mean "not"?'),
+        ("noot (a)", 5, 'did you mean "not"?'),
+        ("a ro b", 2, 'did you mean "or"?'),
         ("a | b", 2, 'did you mean "||"?'),
         ("s == 'foo'", 5, 'did you mean "foo"?'),
         ("s == `foo`", 5, 'did you mean "foo"?'),

@@ -174,6 +174,10 @@ class TestMany:
         rows = await mp.log.database.execute(f'select name from "{mp.settings["schema"].value}".streams', {})
         assert rows == [("order-2",)]
 
+    async def test_an_expectation_of_a_stream_that_is_not_there(self, mp: Milepost) -> None:
+        with pytest.raises(InvalidMessage, match="'order-2' is not among"):
+            await mp.append_many({"order-1": M}, expected={"order-2": 4})
+
     async def test_streams_are_locked_in_one_order(self, mp: Milepost) -> None:
         """Whatever order callers name them in: two that cross would deadlock."""
         names = [f"order-{number}" for number in range(10)]
@@ -206,6 +210,12 @@ async def test_bucket_and_category_hash_are_the_same_in_sql(mp: Milepost) -> Non
         (bucket_of(name), category_hash(name)) for name in vectors
     ]
     assert {name: bucket for name, bucket, _ in rows} == vectors
+
+
+@pytest.mark.parametrize("stream", ["a\0", "\ud800", "", "-1"])
+async def test_last_of_a_name_that_no_stream_can_have(mp: Milepost, stream: str) -> None:
+    with pytest.raises(InvalidMessage, match="^stream: "):
+        await mp.last(stream)
 
 
 async def test_large_batches_keep_their_order(mp: Milepost) -> None:

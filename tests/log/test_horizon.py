@@ -178,6 +178,7 @@ async def test_a_savepoint_rolled_back_leaves_nothing(mp: Milepost, other: Conne
     assert await positions(mp) == [1, 3]
 
 
+@pytest.mark.usefixtures("prepared_transactions")
 async def test_a_prepared_transaction_holds_the_horizon(mp: Milepost, other: Connection, schema: str) -> None:
     await mp.append("a-1", M)
     await mp.append("prepared-1", M, connection=other, wake=False)
@@ -252,11 +253,29 @@ async def test_the_backend_that_holds_the_gap_is_killed(mp: Milepost, database_u
         await holder.close()
 
 
-async def test_the_position_is_drawn_under_the_lock_of_the_insert(mp: Milepost, other: Connection) -> None:
+async def append_under_repeatable_read(mp: Milepost) -> None:
+    async with mp.log.database.connection() as connection, connection.transaction():
+        await connection.execute("set transaction isolation level repeatable read")
+        await mp.append("a-2", M, connection=connection)
+
+
+@pytest.mark.parametrize(
+    "append",
+    [
+        lambda mp: mp.append("a-2", M),
+        lambda mp: mp.append("a-2", [M, M, M]),
+        lambda mp: mp.append_many({"a-2": M, "a-3": [M, M]}),
+        append_under_repeatable_read,
+    ],
+    ids=["one", "several", "many streams", "repeatable read"],
+)
+async def test_the_position_is_drawn_under_the_lock_of_the_insert(
+    mp: Milepost, other: Connection, append: Callable[[Milepost], Any]
+) -> None:
     """Drawn before it, the position is behind the horizon before its transaction is known to hold it."""
     await mp.append("a-1", M)
     await other.execute(qualified("lock table {}.messages in share mode", mp))
-    blocked = asyncio.create_task(mp.append("a-2", M))
+    blocked = asyncio.create_task(append(mp))
     waiting = (
         "select 1 from pg_locks where not granted and mode = 'RowExclusiveLock' "
         "and relation = to_regclass(%(name)s)"
@@ -268,7 +287,9 @@ async def test_the_position_is_drawn_under_the_lock_of_the_insert(mp: Milepost, 
     await mp.log.horizon.sample()
     assert mp.log.horizon.position == 1
     await other.commit()
-    assert (await blocked).position == 2
+    await blocked
+    assert await mp.last("a-2") >= 1
+    assert (await positions(mp))[:2] == [1, 2]
 
 
 async def test_a_sequence_that_draws_ahead_is_refused(mp: Milepost, make_mp: MakeMilepost) -> None:
@@ -285,6 +306,66 @@ async def test_a_position_that_is_not_the_columns_own_is_refused(mp: Milepost, m
     )
     with pytest.raises(SchemaMismatch, match="inside the INSERT"):
         await make_mp().__aenter__()
+
+
+async def test_a_lost_connection_repeats_and_skips_nothing(mp: Milepost) -> None:
+    """The server is the same when it is reached again: what was known is still true."""
+    await mp.append("a-1", [M] * 5)
+    async with following(mp) as follower:
+        await follower.until(5)
+        for number in range(6, 10):
+            connection = mp.log.horizon._connection
+            assert connection is not None
+            pid = {"pid": connection.info.backend_pid}
+            await mp.log.database.execute("select pg_terminate_backend(%(pid)s)", pid)
+            await mp.append("a-1", M)
+            assert await follower.until(number) == list(range(1, number + 1))
+
+
+async def test_the_horizon_is_not_stored_into_another_life(mp: Milepost) -> None:
+    """After a crash the same positions may be other messages, and a stored horizon only goes up."""
+    await mp.append("a-1", [M] * 5)
+    assert await mp.head() == 5
+    await mp.log.database.execute(qualified("update {}.server_life set token = gen_random_uuid()", mp), {})
+    mp.log.horizon.stored = 0
+    await mp.log.database.execute(qualified('update {}.horizon set "position" = 0', mp), {})
+    await mp.log.horizon.close()
+    stored = await mp.log.database.execute(qualified('select "position" from {}.horizon', mp), {})
+    assert stored == [(0,)]
+
+
+async def test_what_was_known_in_another_generation_is_not_taken(mp: Milepost) -> None:
+    await mp.append("a-1", [M] * 5)
+    await mp.head()
+    generation = mp.log.horizon.generation
+    await mp.log.database.execute(qualified("update {}.server_life set token = gen_random_uuid()", mp), {})
+    await mp.log.horizon.sample()
+    assert mp.log.horizon.generation == generation + 1
+    mp.log.horizon.passed(100, generation)
+    assert await mp.head() == 5
+
+
+async def test_what_waits_behind_a_gap_is_fetched_once(mp: Milepost, other: Connection) -> None:
+    async with following(mp) as follower:
+        await mp.append("a-1", M)
+        await follower.until(1)
+        fetched: list[int] = []
+        page = mp.log.feed._reader.log_page
+
+        async def counted(*arguments: Any, **options: Any) -> Any:
+            found = await page(*arguments, **options)
+            fetched.extend(message.position for message in found)
+            return found
+
+        mp.log.feed._reader.log_page = counted  # type: ignore[method-assign]
+        await mp.append("late-1", M, connection=other)
+        await mp.append("a-1", [M] * 100)
+        for _ in range(200):
+            await mp.log.horizon.sample()
+        assert len(fetched) <= 200
+        await other.commit()
+        await follower.until(102)
+        assert len(fetched) <= 400
 
 
 async def test_load_and_append_beside_a_foreign_open_append(mp: Milepost, other: Connection) -> None:

@@ -240,6 +240,13 @@ async def test_names_that_no_type_can_have(mp: Milepost, type_: Any) -> None:
         await mp.append("thing-1", NewMessage(type_))
 
 
+@pytest.mark.parametrize("field", ["properties", "metadata"])
+@pytest.mark.parametrize("value", [[1], "x", 5])
+async def test_what_is_no_dict(mp: Milepost, field: str, value: Any) -> None:
+    with pytest.raises(InvalidMessage, match=f"^{field}: a dict is wanted"):
+        await mp.append("thing-1", NewMessage("t", **{field: value}))
+
+
 async def test_metadata_comes_back(mp: Milepost) -> None:
     metadata = {"correlation_id": "c", "causation_id": "d", "trace": {"traceparent": "00-…"}}
     assert (await stored(mp, NewMessage("t", metadata=metadata))).metadata == metadata

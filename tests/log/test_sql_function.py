@@ -188,6 +188,18 @@ def test_one_id_twice_in_an_append(session: Session) -> None:
         session.append_messages("'thing-1', %s", messages)
 
 
+def test_null_for_properties_and_metadata_means_none(mp: Milepost, session: Session) -> None:
+    session.append("'thing-1', 'a', '1', properties => null, metadata => null")
+    session.connection.commit()
+    [message] = mp.sync.read("thing-1")
+    assert (message.properties, message.metadata) == ({}, {})
+
+
+def test_a_whole_number_with_a_fraction_is_no_property(session: Session) -> None:
+    with pytest.raises(errors.InvalidParameterValue, match="properties: "):
+        session.append("""'thing-1', 'a', '1', '{{"a": 1.0}}'""")
+
+
 def test_what_is_at_its_limit_is_accepted(mp: Milepost, session: Session) -> None:
     properties: dict[str, Any] = {f"p{number}": number for number in range(252)}
     properties |= {"a" * 512: 2**63 - 1, "b.c_1": -(2**63), "d": True}

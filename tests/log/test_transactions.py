@@ -611,6 +611,7 @@ def test_two_appends_in_opposite_order_deadlock(
     assert waiting.result(20).version == 1
 
 
+@pytest.mark.usefixtures("prepared_transactions")
 def test_a_prepared_transaction_may_not_wake(mp: Milepost, connect: Callable[[], Psycopg], stream: str) -> None:
     connection, schema = connect(), sql.Identifier(mp.settings["schema"].value)
     mark = sql.SQL("insert into {}.sleeps values (now() + interval '1 hour')").format(schema)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from milepost import Milepost, NewMessage
+from milepost import Milepost, MilepostError, NewMessage
 from milepost.log.database import driver
 from support import Connection, Follower, MakeMilepost, following, qualified
 
@@ -117,6 +117,70 @@ async def test_a_cancellation_that_the_driver_swallows_comes_back() -> None:
         await task
 
 
+async def test_a_connection_is_not_lost_with_a_cancelled_waiter(make_mp: MakeMilepost) -> None:
+    """Cancelled in the moment it is handed one: it goes back to the pool."""
+    async with make_mp(pool_size=1) as mp:
+        pool = mp.log.database._pool
+        original = pool.getconn
+
+        async def handed_and_cancelled(timeout: float | None = None) -> Any:
+            connection = await original(timeout)
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            return connection
+
+        pool.getconn = handed_and_cancelled  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.create_task(mp.append("a-1", M))
+        pool.getconn = original  # type: ignore[method-assign]
+        async with asyncio.timeout(5):
+            assert (await mp.append("a-1", M)).version == 1
+
+
+async def test_reads_that_are_left_early_lose_no_connections(make_mp: MakeMilepost) -> None:
+    async with make_mp(pool_size=2) as mp:
+        await mp.append("a-1", [M] * 3000)
+
+        async def first() -> int:
+            async for message in mp.read():
+                return message.position
+            return 0
+
+        for _ in range(20):
+            async with asyncio.timeout(20):
+                assert await asyncio.gather(*(first() for _ in range(20))) == [1] * 20
+
+
+async def test_who_comes_while_the_last_one_leaves_is_woken(mp: Milepost) -> None:
+    mp.log.feed.poll = None
+    for number in range(1, 6):
+        leaving = Follower(mp)
+        await mp.append("a-1", M)
+        await leaving.until(number)
+        stopping = asyncio.create_task(leaving.stop())
+        await asyncio.sleep(0)
+        async with following(mp) as coming:
+            await stopping
+            await mp.log.wakeups.probed()
+            await coming.until(number)
+            await asleep(mp)
+            assert mp.log.wakeups.listening
+
+
+async def test_closing_tells_whoever_still_follows(make_mp: MakeMilepost) -> None:
+    mp = make_mp()
+    await mp.__aenter__()
+    await mp.append("a-1", M)
+    followers = [Follower(mp), Follower(mp, after=1)]
+    await followers[0].until(1)
+    await mp.__aexit__(None, None, None)
+    for follower in followers:
+        async with asyncio.timeout(5):
+            with pytest.raises(MilepostError, match="closed"):
+                await follower._task
+
+
 async def test_under_load_no_append_notifies(mp: Milepost, database_url: str) -> None:
     """No mark, no notification: a listener of the test's own hears nothing."""
     async with await Connection.connect(database_url, autocommit=True) as listener:
@@ -154,10 +218,11 @@ async def move_clock(mp: Milepost, seconds: int) -> None:
 
 
 async def test_one_mark_serves_all_processes(mp: Milepost, make_mp: MakeMilepost) -> None:
-    async with make_mp() as second, following(mp), following(second):
+    async with make_mp() as second, following(mp):
         await asleep(mp)
-        await asleep(second)
-        assert len(await marks(mp)) == 1
+        async with following(second):
+            await asleep(second)
+            assert len(await marks(mp)) == 1
 
 
 async def test_a_killed_sleeper_costs_nothing_later(mp: Milepost, database_url: str, schema: str) -> None:
@@ -219,6 +284,7 @@ async def blocks_of_an_append(mp: Milepost, connection: Connection) -> int:
     return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
 
+@pytest.mark.usefixtures("prepared_transactions")
 async def test_a_transaction_that_will_be_prepared(
     mp: Milepost, sleeper: Follower, database_url: str, schema: str
 ) -> None:

@@ -53,6 +53,10 @@ def status_of(error: BaseException) -> int:
     if os.environ.get(TRACEBACK):
         traceback.print_exception(error)
     say(explain(error))
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _forget_output()
     return REFUSED
 
 

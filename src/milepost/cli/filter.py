@@ -1,12 +1,12 @@
 """`milepost filter`: checks an expression, and says what it makes of a message's properties."""
 
-import sys
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from milepost.cli.ending import REFUSED, Refusal
+from milepost.cli.intake import standard_input
 from milepost.cli.options import Json
 from milepost.cli.output import write_json
 from milepost.errors import FilterError, InvalidMessage
@@ -34,7 +34,7 @@ def filter_(
 
     It needs no database. Without --properties it prints the canonical text: filters that share one are the same.
     """
-    text = sys.stdin.read() if expression == "-" else expression
+    text = standard_input().read().decode(errors="surrogateescape") if expression == "-" else expression
     if explain and properties is None:
         raise Refusal("--explain shows an evaluation: give --properties too")
     given = None if properties is None else parsed(properties)

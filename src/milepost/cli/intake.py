@@ -24,7 +24,7 @@ from milepost.log.message import Appended, NewMessage
 def standard_input() -> BinaryIO:
     """Its bytes; a closed one is refused."""
     if sys.stdin is None:
-        raise Refusal("standard input is closed: give messages to it, or STREAM TYPE JSON")
+        raise Refusal("standard input is closed: there is nothing to read")
     return sys.stdin.buffer
 
 

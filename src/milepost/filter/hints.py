@@ -81,6 +81,8 @@ def open_string(text: str, offset: int) -> str | None:
     """For a string that never ends."""
     if text[offset:].endswith('\\"'):
         return 'the last \\" is part of the string: for a backslash before the quote write \\\\'
+    if text.rstrip()[-1] in _CLOSING_QUOTES:
+        return f"{character(text.rstrip()[-1])} does not end a string, a double quote does"
     return None
 
 
@@ -92,21 +94,18 @@ def after_operator(both: str) -> str | None:
 
 def after_value(previous: str, found: str) -> str | None:
     """For something that is no operator where one should be."""
-    if previous.lower() == "not":
-        return _did_you_mean("not")
     if found in _MEANT:
         return _did_you_mean(_MEANT[found])
-    words = get_close_matches(found.lower(), ["and", "or"], n=1)
-    return _did_you_mean(words[0]) if words else None
+    for word, meant in ((found, ("and", "or")), (previous, ("not",))):
+        if close := _misspelt(word, *meant):
+            return _did_you_mean(close)
+    return None
 
 
 def call(name: str) -> str:
     """For a name with a parenthesis after it."""
-    if name.lower() == "not":
-        return _did_you_mean("not")
-    if get_close_matches(name.lower(), ["exists"], n=1):
-        return _did_you_mean("exists")
-    return "exists(name) is the only function"
+    close = _misspelt(name, "not", "exists")
+    return _did_you_mean(close) if close else "exists(name) is the only function"
 
 
 def missing_property(name: str, properties: Mapping[str, object], on_the_right: bool) -> str | None:
@@ -119,6 +118,14 @@ def missing_property(name: str, properties: Mapping[str, object], on_the_right: 
         if type(key) is str and key.lower() == name.lower():
             return f'the message has "{key}": upper and lower case differ'
     return f'did you mean "{name}"? Without quotes it is a property' if on_the_right else None
+
+
+def _misspelt(word: str, *meant: str) -> str | None:
+    """The word that was meant, if it is one with its letters in disorder, or nearly it."""
+    for candidate in meant:
+        if sorted(word.lower()) == sorted(candidate):
+            return candidate
+    return next(iter(get_close_matches(word.lower(), meant, n=1)), None)
 
 
 def _did_you_mean(what: str) -> str:

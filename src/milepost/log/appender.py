@@ -51,6 +51,8 @@ class Appender:
         """Appends to several streams: all or nothing."""
         if not payloads:
             raise InvalidMessage("messages", "at least one stream with one message is wanted")
+        if unknown := expected.keys() - payloads.keys():
+            raise InvalidMessage("expected", f"stream {min(unknown)!r} is not among those appended to")
         batches = [
             {"stream": stream, "messages": msgspec.Raw(self._encoded(stream, of_stream))}
             | ({"expected": _checked(expected[stream])} if stream in expected else {})

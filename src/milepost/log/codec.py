@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -13,9 +13,7 @@ from milepost.errors import InvalidMessage, TooLarge
 from milepost.log.message import Message, NewMessage
 from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES, is_property_name
 
-C = TypeVar("C", bound=type)
 Upcast = Callable[[Any], Any]
-F = TypeVar("F", bound=Upcast)
 
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
@@ -52,12 +50,13 @@ class Codec:
         check_name("type", declared.name)
         if declared.version < 1:
             raise ValueError(f"version of {declared.name!r}: 1 or more is wanted, not {declared.version}")
-        for name in (declared.name, *declared.aliases):
+        _check_declared_properties(declared)
+        names = (declared.name, *declared.aliases)
+        for name in names:
             taken = self._by_name.get(name)
             if taken is not None and taken.cls is not declared.cls:
                 raise ValueError(f"type {name!r} belongs to {taken.cls.__qualname__} already")
-            self._by_name[name] = declared
-        _check_declared_properties(declared)
+        self._by_name |= dict.fromkeys(names, declared)
         self._by_class[declared.cls] = declared
 
     def register_upcast(self, name: str, from_version: int, upcast: Upcast) -> None:
@@ -153,6 +152,7 @@ def _fields(message: NewMessage) -> dict[str, Any]:
         check_properties(message.properties)
         fields["properties"] = message.properties
     if message.metadata:
+        _check_mapping("metadata", message.metadata)
         fields["metadata"] = message.metadata
     if message.id is not None:
         fields["id"] = _uuid(message.id)
@@ -184,6 +184,7 @@ def check_stream(stream: str) -> None:
 
 def check_properties(properties: Mapping[str, Any]) -> None:
     """Refuses properties that a filter cannot look at, with the name of the first."""
+    _check_mapping("properties", properties)
     if len(properties) > MAX_PROPERTIES:
         raise TooLarge("properties", f"{len(properties)} of them, over the limit of {MAX_PROPERTIES}")
     for name, value in properties.items():
@@ -196,6 +197,11 @@ def check_properties(properties: Mapping[str, Any]) -> None:
             )
         if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
             raise InvalidMessage(f"properties[{name!r}]", f"{value} does not fit into 64 bits")
+
+
+def _check_mapping(field: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidMessage(field, f"a dict is wanted, not {type(value).__name__}")
 
 
 def _check_property_name(name: str) -> None:

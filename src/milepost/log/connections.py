@@ -13,7 +13,6 @@ from typing import Any, LiteralString, Protocol
 
 import psycopg
 from psycopg.rows import tuple_row
-from psycopg.types.datetime import TimestamptzLoader
 
 Row = tuple[Any, ...]
 
@@ -129,8 +128,6 @@ class _Django:
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         with self._connection.cursor() as cursor:
-            # With USE_TZ = False Django's own loader takes the time zone away.
-            cursor.adapters.register_loader("timestamptz", TimestamptzLoader)
             cursor.execute(statement, parameters)
             rows: Sequence[Row] = cursor.fetchall()
             return rows

@@ -67,15 +67,17 @@ class Database:
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
         """A connection of the pool's, given back at the end."""
-        with driver():
-            connection = await self._pool.getconn()
+        connection: Connection | None = None
         try:
+            with driver():
+                connection = await self._pool.getconn()
             yield connection
         except Unavailable:
             await self._drop_broken()
             raise
         finally:
-            await self._pool.putconn(connection)
+            if connection is not None:
+                await self._pool.putconn(connection)
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Runs a statement on a connection of the pool's, in a transaction of its own."""
@@ -133,7 +135,15 @@ async def end(task: asyncio.Task[Any]) -> None:
 def _for_a_primary(url: str) -> str:
     # Only a primary can tell what is final; a standby is refused, and with several hosts the next is tried.
     given = conninfo_to_dict(url)
-    defaults: dict[str, str | int] = {"connect_timeout": CONNECT_TIMEOUT, "application_name": "milepost"}
+    defaults: dict[str, str | int] = {
+        "connect_timeout": CONNECT_TIMEOUT,
+        "application_name": "milepost",
+        # A peer that vanished without a word is noticed within half a minute.
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+    }
     missing = {name: value for name, value in defaults.items() if name not in given}
     return make_conninfo(url, target_session_attrs="read-write", **missing)
 

@@ -7,12 +7,13 @@ from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from milepost.errors import Unavailable
+from milepost.errors import MilepostError, Unavailable
 from milepost.log.connections import Row
 from milepost.log.database import Database, end
 from milepost.log.horizon import Horizon
+from milepost.log.message import Message
 from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut, one_ahead
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
@@ -67,6 +68,11 @@ class Ranges:
         self._starts = [row[0] for row in ranges]
         self._ends = [row[1] for row in ranges]
 
+    def up_to(self, position: int) -> "Ranges":
+        """Those that lie at or below a position."""
+        pairs = zip(self._starts, self._ends, strict=True)
+        return Ranges([(start, min(end, position)) for start, end in pairs if start <= position])
+
     def __contains__(self, position: int) -> bool:
         place = bisect_right(self._starts, position) - 1
         return place >= 0 and position <= self._ends[place]
@@ -97,24 +103,35 @@ class Feed:
         self._consumed = 0
         self._generation = -1
         self._rewinds: list[int] = []
+        self._held = False
+        self._closed = False
         self.poll: float | None = POLL
 
-    async def stop(self) -> None:
-        """Stops following the head."""
+    async def close(self) -> None:
+        """Ends it for good; whoever still follows is told."""
+        self._closed = True
+        self._failed = MilepostError("this Milepost was closed while it was followed")
+        self._announce()
+        await self._stop()
+
+    async def _stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
             await end(task)
-        await self._wakeups.stop()
+        # Somebody may have come meanwhile.
+        if self._task is None:
+            await self._wakeups.stop()
 
     async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
         """Pages of messages after a position, for ever: first from history, then from the head."""
         self._join()
         try:
-            position, seen = await self._begin(after)
             rewinds = len(self._rewinds)
+            position, seen = await self._begin(after)
             while True:
                 await self._in_step()
-                position = min([position, *self._rewinds[rewinds:]])
+                for rewound in self._rewinds[rewinds:]:
+                    position, seen = min(position, rewound), seen.up_to(rewound)
                 rewinds = len(self._rewinds)
                 if (segment := self._since(position)) is None:
                     async for page in self._history(query, position):
@@ -132,16 +149,17 @@ class Feed:
 
     def _join(self) -> None:
         self._followers += 1
-        if self._task is None:
+        if self._task is None and not self._closed:
             self._failed = None
             self._generation = -1
+            self._held = False
             self._wakeups.start()
             self._task = asyncio.create_task(self._run(), name="milepost-feed")
 
     async def _leave(self) -> None:
         self._followers -= 1
         if self._followers == 0:
-            await self.stop()
+            await self._stop()
 
     async def _begin(self, after: int | Now) -> tuple[int, Ranges]:
         if not isinstance(after, Now):
@@ -204,7 +222,8 @@ class Feed:
         horizon = self._horizon
         if self._generation != horizon.generation:
             await self._start_over()
-        if await self._publish_next():
+        waits_for_a_gap = self._held and horizon.position <= self._consumed
+        if not waits_for_a_gap and await self._publish_next():
             return STALLED_PAUSE[0]
         self._wakeups.clear()
         await horizon.sample()
@@ -226,18 +245,23 @@ class Feed:
         begun = self._generation >= 0
         await self._horizon.sample()
         generation = self._horizon.generation
+        recent: list[Segment] = []
         if begun:
-            self._consumed = min(self._consumed, await self._newest_survivor())
+            survivor = await self._newest_survivor()
+            self._consumed = min(self._consumed, survivor.position if survivor else self._horizon.stored)
             self._rewinds.append(self._consumed)
-            self._horizon.passed(self._consumed)
+            self._horizon.passed(self._consumed, generation)
+            # Kept for the next time: nobody is handed it again.
+            recent = [Segment(survivor.position, survivor.position, [survivor])] if survivor else []
         else:
             self._consumed = self._horizon.position
-        self._recent.clear()
-        self._kept = 0
+        self._recent = deque(recent)
+        self._kept = sum(segment.weight for segment in recent)
+        self._held = False
         self._generation = generation
         self._announce()
 
-    async def _newest_survivor(self) -> int:
+    async def _newest_survivor(self) -> Message[Any] | None:
         """The newest message handed out that is still there: after a crash with asynchronous commit later
         ones may be gone, and their positions drawn again. What drew it was on disk, so none below it are.
         """
@@ -247,25 +271,32 @@ class Feed:
             "ids": [message.id for message in handed_out],
         }
         rows = await self._database.execute(self._statements.get("newest_survivor"), parameters)
-        if rows[0][0] is not None:
-            return int(rows[0][0])
+        for message in handed_out:
+            if message.position == rows[0][0]:
+                return message
         logger.warning("the server restarted: messages after position %d may come again", self._horizon.stored)
-        return self._horizon.stored
+        return None
 
     async def _publish_next(self) -> bool:
         horizon, low = self._horizon, self._consumed
-        known = max(horizon.position, low)
+        generation, known = horizon.generation, max(horizon.position, low)
         page = await self._reader.log_page(
             horizon, EVERYTHING, low=low, high=END, limit=PAGE_MESSAGES, life=horizon.life
         )
         segment = final_part(page, low, known)
-        if segment.high == low:
+        self._held = bool(page) and segment.high == low
+        if segment.high == low or not (page or await self._same_life()):
             return False
-        horizon.passed(segment.high)
+        horizon.passed(segment.high, generation)
         self._consumed = segment.high
         self._keep(segment)
         self._announce()
         return True
+
+    async def _same_life(self) -> bool:
+        """Whether a page was empty for want of messages, and not because the server has another life."""
+        rows = await self._horizon.execute(self._statements.get("current_life"), {})
+        return bool(rows) and rows[0][0] == self._horizon.life
 
     def _keep(self, segment: Segment) -> None:
         self._recent.append(segment)

@@ -96,7 +96,7 @@ class Horizon:
         self.stored = 0
         """The horizon that the database remembers."""
         self.generation = 0
-        """Grows whenever what was known has to be forgotten: a lost connection, or another life of the server."""
+        """Grows whenever what was known has to be forgotten: the server has another life."""
         self.settled = False
         """Whether the last sample found nobody who might be appending."""
         self.covered = False
@@ -117,7 +117,7 @@ class Horizon:
                 self._connection = None
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
-        """Runs a statement on the horizon's connection; losing it forgets what was known."""
+        """Runs a statement on the horizon's connection."""
         async with self._lock:
             return await self._fetch(statement, parameters)
 
@@ -145,9 +145,10 @@ class Horizon:
     async def _run_above(self) -> int:
         low = self.position
         while True:
+            generation = self.generation
             parameters = {"low": low, "span": RUN_SPAN}
             end = (await self.execute(self._statements.get("run_above"), parameters))[0][0]
-            self.passed(end)
+            self.passed(end, generation)
             if end < low + RUN_SPAN:
                 return self.position
             low = end
@@ -157,13 +158,14 @@ class Horizon:
         rows = await self._database.execute(self._statements.get("holders"), {})
         return [Holder(*row) for row in rows]
 
-    def passed(self, position: int) -> None:
-        """Tells that all positions up to this one were seen, each of them visible."""
-        self.position = max(self.position, position)
+    def passed(self, position: int, generation: int) -> None:
+        """Tells that all positions up to this one are final, by what was known in a generation."""
+        if generation == self.generation:
+            self.position = max(self.position, position)
 
-    def forget(self, why: str) -> None:
-        """Drops what was known; the next sample starts from what is stored."""
-        logger.info("horizon: starting anew after %s", why)
+    def _forget(self) -> None:
+        """Drops what was known in another life of the server: positions may have gone backwards."""
+        logger.info("horizon: starting anew after a restart of the server")
         self._samples.clear()
         self._life = None
         self.position = 0
@@ -180,11 +182,10 @@ class Horizon:
             raise
 
     async def _lost(self) -> None:
+        # What was known stays known if the server has the same life when it is reached again.
         if self._connection is not None:
             await self._connection.close()
             self._connection = None
-        if self._life is not None:
-            self.forget("a lost connection")
 
     async def _sample(self) -> None:
         drawn = await self._drawn()
@@ -209,11 +210,11 @@ class Horizon:
             if life == self._life:
                 self.covered = covered
                 return int(drawn)
+            stored = (await self._fetch(self._statements.get("stored_horizon"), {}))[0][0]
             if self._life is not None:
-                self.forget("a restart of the server")
+                self._forget()
             self._life = life
-            self.stored = (await self._fetch(self._statements.get("stored_horizon"), {}))[0][0]
-            self.position = max(self.position, self.stored)
+            self.stored = self.position = min(stored, drawn)
 
     def _keep(self, sample: Sample) -> None:
         if self._samples and sample.drawn == self._samples[-1].drawn:
@@ -244,7 +245,8 @@ class Horizon:
         if self.position <= self.stored:
             return
         try:
-            await fetch(connection, self._statements.get("store_horizon"), {"position": self.position})
+            parameters = {"position": self.position, "life": self.life}
+            await fetch(connection, self._statements.get("store_horizon"), parameters)
             self.stored = self.position
         except (Unavailable, psycopg.Error) as error:
             logger.debug("the horizon was not stored: %s", error)

@@ -34,6 +34,6 @@ class Log:
 
     async def close(self) -> None:
         """Stops following and ends all connections."""
-        await self.feed.stop()
+        await self.feed.close()
         await self.horizon.close()
         await self.database.close()

@@ -1,6 +1,6 @@
 """What is appended and what is read."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -126,8 +126,3 @@ class Message(msgspec.Struct, Generic[T], eq=False, weakref=True):
 
     def __repr__(self) -> str:
         return f"Message({self.type!r}, {self.stream!r} {self.version}, position {self.position})"
-
-
-Payload: TypeAlias = Any
-"""A `NewMessage`, or an instance of a class registered with `@mp.message`."""
-Payloads: TypeAlias = Payload | Sequence[Payload]

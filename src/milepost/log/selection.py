@@ -11,6 +11,8 @@ from milepost.log.message import Message
 
 MAX_CHOICES = 1000
 """The most categories, streams or types that one selection may name."""
+MAX_PATTERN = 10_000
+"""The longest expression that all patterns of one selection together may make."""
 
 
 @dataclass(frozen=True)
@@ -61,9 +63,14 @@ class Types:
     @classmethod
     def of(cls, types: frozenset[str]) -> "Types":
         """Sorts exact names from patterns."""
-        patterns = sorted(name for name in types if {"*", ">"} & set(name.split(".")))
+        patterns = sorted(name for name in types if {"*", ">"} & set(name))
         expressions = [_expression(pattern) for pattern in patterns]
-        return cls(types - frozenset(patterns), f"^(?:{'|'.join(expressions)})$" if expressions else None)
+        whole = f"^(?:{'|'.join(expressions)})$" if expressions else None
+        if whole is not None and len(whole) > MAX_PATTERN:
+            raise TooLarge(
+                "types", f"the patterns make {len(whole):,} characters, over the limit of {MAX_PATTERN:,}"
+            )
+        return cls(types - frozenset(patterns), whole)
 
     def match(self, name: str) -> bool:
         """Whether a type is one of these."""
@@ -75,6 +82,8 @@ class Types:
 def _expression(pattern: str) -> str:
     # Read by PostgreSQL and by Python alike: literals, one class and one repetition.
     parts = pattern.split(".")
+    if any(len(part) > 1 and {"*", ">"} & set(part) for part in parts):
+        raise InvalidMessage("types", f"{pattern!r}: * and > stand for whole parts between dots")
     if ">" in parts[:-1]:
         raise InvalidMessage("types", f"{pattern!r}: > is the rest and stands at the end only")
     spelled = {"*": "[^.]+", ">": ".+"}

@@ -13,7 +13,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
-from milepost.errors import Unavailable
+from milepost.errors import MilepostError
 from milepost.log.database import Connection, Database, end
 from milepost.log.horizon import COVER
 from milepost.log.statements import Statements
@@ -52,9 +52,9 @@ class Wakeups:
     async def stop(self) -> None:
         """Stops listening."""
         task, self._task = self._task, None
+        self.listening = False
         if task is not None:
             await end(task)
-        self.listening = False
 
     def clear(self) -> None:
         """Forgets wake-ups so far: call it before the look that decides on sleeping."""
@@ -87,7 +87,7 @@ class Wakeups:
                 async with await self._database.connect() as connection:
                     await self._listen(connection)
                     pause = shortest
-            except (Unavailable, psycopg.OperationalError) as error:
+            except (MilepostError, psycopg.Error) as error:
                 logger.info("listening ended, polling meanwhile: %s", error)
             self.listening = False
             self._woken.set()

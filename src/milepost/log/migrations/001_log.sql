@@ -39,7 +39,7 @@ as $$
                 and key ~ '^[A-Za-z][A-Za-z0-9_.]*$'
                 and key not in ('true', 'false', 'and', 'or', 'not')
                 and case jsonb_typeof(value)
-                        when 'number' then value::numeric = trunc(value::numeric)
+                        when 'number' then scale(value::numeric) = 0
                             and value::numeric between -9223372036854775808 and 9223372036854775807
                         else jsonb_typeof(value) in ('string', 'boolean')
                     end)
@@ -233,8 +233,8 @@ begin
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
         values (target.stream_id, last + 1, target.category_hash, target.bucket, pg_column_size(message),
                 coalesce((message ->> 'id')::uuid, gen_random_uuid()), message ->> 'type',
-                coalesce(message -> 'data', 'null'), coalesce(message -> 'properties', '{}'),
-                coalesce(message -> 'metadata', '{}'))
+                coalesce(message -> 'data', 'null'), coalesce(nullif(message -> 'properties', 'null'), '{}'),
+                coalesce(nullif(message -> 'metadata', 'null'), '{}'))
         returning stream, 'appended', messages.version, messages."position", null into result;
     end if;
 
