@@ -34,7 +34,8 @@ _FILL_MESSAGES = """
 insert into {schema}.messages
     (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
 select s.stream_id, v, {schema}.category_hash(s.category), s.bucket, 200, gen_random_uuid(),
-       %(type)s, %(data)s::jsonb, %(properties)s::jsonb, '{{}}'
+       %(type)s, %(data)s::jsonb, %(properties)s::jsonb || jsonb_build_object('customer', s.stream_id %% 1000),
+       '{{}}'
 from generate_series(1, %(versions)s) v, {schema}.streams s
 order by v, s.stream_id
 """

@@ -18,6 +18,7 @@ from benchmarks.results import Result
 from benchmarks.server import without_waiting
 from benchmarks.writers import RawCopyWriter, RawWriter, Writer
 from milepost import Milepost
+from milepost.filter import compile_filter
 from milepost.names import category_hash
 
 PAGE = 1_000
@@ -25,6 +26,8 @@ REPEATS = 5
 """How often a turn reads a category, which is soon done."""
 ALL = "read: everything"
 ONE_CATEGORY = "read: one category in a hundred"
+ONE_IN_A_THOUSAND = "read: a filter that matches one in a thousand"
+WHERE = 'customer == 7 && region == "EU"'
 INDEX_COST: dict[str, type[RawWriter]] = {
     "read: cost of the category index to an INSERT": RawWriter,
     "read: cost of the category index to a COPY of 100": RawCopyWriter,
@@ -88,6 +91,15 @@ def _reads(bench: Bench, log: Log) -> list[Result]:
             },
             bench.sizes.rounds,
         )
+        filtered = contest(
+            bench,
+            ONE_IN_A_THOUSAND,
+            {
+                "milepost": lambda: runner.run(filtered_rate(mp)),
+                "milepost, no push-down": lambda: runner.run(filtered_here_rate(mp)),
+            },
+            bench.sizes.rounds,
+        )
         runner.run(mp.__aexit__(None, None, None))
         runner.run(raw_async.close())
     return [
@@ -98,6 +110,8 @@ def _reads(bench: Bench, log: Log) -> list[Result]:
         category.result(ONE_CATEGORY, LIMIT),
         category.result(ONE_CATEGORY, BRIN, of=LIMIT),
         category.result(ONE_CATEGORY, NO_INDEX, of=LIMIT),
+        filtered.result(ONE_IN_A_THOUSAND, "milepost", of="milepost, no push-down"),
+        filtered.result(ONE_IN_A_THOUSAND, "milepost, no push-down"),
     ]
 
 
@@ -124,6 +138,21 @@ async def milepost_rate(
         async for _message in mp.read(category=category, after=after, limit=limit):
             count += 1
     return count / (perf_counter() - start)
+
+
+async def filtered_rate(mp: Milepost) -> float:
+    """Messages of the log a second that a filtered read looks through."""
+    start, head = perf_counter(), await mp.head()
+    found = [message.position async for message in mp.read(where=WHERE)]
+    return head / (perf_counter() - start) if found else 0.0
+
+
+async def filtered_here_rate(mp: Milepost) -> float:
+    """The same where everything is read and looked at in this process."""
+    start, head = perf_counter(), await mp.head()
+    matches = compile_filter(WHERE).matches
+    found = [message.position async for message in mp.read() if matches(message.properties)]
+    return head / (perf_counter() - start) if found else 0.0
 
 
 class RawReader:

@@ -168,6 +168,21 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
         assert found == sorted(found, reverse="backwards" in query)
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_a_size_is_that_of_what_is_read(mp: Milepost, together: bool) -> None:
+    """A number that is short as it is sent may be long as it is stored: pages are bounded by the latter."""
+    messages = [NewMessage("t", [1e300] * 100), NewMessage("t", "x")]
+    if together:
+        await mp.append("a-1", messages)
+    else:
+        for message in messages:
+            await mp.append("a-1", message)
+    long, short = [message async for message in mp.read("a-1")]
+    assert len(long.raw) > 30_000
+    assert long.size >= len(long.raw)
+    assert short.size < 100
+
+
 async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement looks at a bounded range; the ranges join without gap or repetition."""
     monkeypatch.setattr(reader, "FIRST_SPAN", 7)

@@ -62,7 +62,7 @@ create table :"schema".messages (
     version bigint not null,
     category_hash integer not null,
     bucket smallint not null,
-    size integer not null,
+    size integer not null,  -- of what is sent to readers: a short number such as 1e300 is long when it is read
     id uuid not null,
     time timestamptz not null default :"schema".clock(),
     type text collate "C" not null check (octet_length(type) between 1 and 512),
@@ -166,8 +166,8 @@ begin
         insert into :"schema".messages
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
         select target.stream_id, last + n.ordinal, target.category_hash, target.bucket,
-               coalesce(pg_column_size(n.data), 0) + coalesce(pg_column_size(n.properties), 0)
-                   + coalesce(pg_column_size(n.metadata), 0),
+               coalesce(octet_length(n.data::text), 0) + coalesce(octet_length(n.properties::text), 0)
+                   + coalesce(octet_length(n.metadata::text), 0),
                coalesce(n.id, gen_random_uuid()), n.type, coalesce(n.data, 'null'),
                coalesce(n.properties, '{}'), coalesce(n.metadata, '{}')
         from rows from (
@@ -231,7 +231,7 @@ begin
         message := messages -> 0;
         insert into :"schema".messages
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
-        values (target.stream_id, last + 1, target.category_hash, target.bucket, pg_column_size(message),
+        values (target.stream_id, last + 1, target.category_hash, target.bucket, octet_length(message::text),
                 coalesce((message ->> 'id')::uuid, gen_random_uuid()), message ->> 'type',
                 coalesce(message -> 'data', 'null'), coalesce(nullif(message -> 'properties', 'null'), '{}'),
                 coalesce(nullif(message -> 'metadata', 'null'), '{}'))
