@@ -334,6 +334,21 @@ async def test_the_horizon_is_not_stored_into_another_life(mp: Milepost) -> None
     assert stored == [(0,)]
 
 
+async def test_with_no_survivor_a_follower_goes_back_to_where_the_life_began(
+    mp: Milepost, make_mp: MakeMilepost
+) -> None:
+    """And not to a horizon that somebody has stored since: messages before it may be new."""
+    await mp.append("a-1", [M] * 5)
+    async with following(mp) as follower:
+        await follower.until(5)
+        mp.log.feed._recent.clear()
+        await mp.log.database.execute(qualified('update {}.horizon set "position" = 2', mp), {})
+        await mp.log.database.execute(qualified("delete from {}.server_life", mp), {})
+        async with make_mp() as other:
+            assert await other.head() == 5
+        assert await follower.until(8) == [1, 2, 3, 4, 5, 3, 4, 5]
+
+
 async def test_what_was_known_in_another_generation_is_not_taken(mp: Milepost) -> None:
     await mp.append("a-1", [M] * 5)
     await mp.head()

@@ -1,6 +1,8 @@
 """Crashes, restarts, standbys and poolers: what a process knew has to be forgotten, and nothing is skipped."""
 
 import asyncio
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +84,14 @@ async def until_available(mp: Milepost) -> None:
             return
 
 
+async def hold_writers(mp: Milepost) -> None:
+    """Stops the processes of the server that bring commits to disk by themselves; the crash ends them."""
+    kinds = {"kinds": ["walwriter", "background writer"]}
+    statement = "select pid from pg_stat_activity where backend_type = any(%(kinds)s)"
+    for (pid,) in await mp.log.database.execute(statement, kinds):
+        os.kill(pid, signal.SIGSTOP)
+
+
 async def crash_that_takes_positions_back(mp: Milepost, server: Server, follower: Follower) -> list[int]:
     """Crashes until committed messages were lost and their positions drawn again; what a follower has to see.
 
@@ -91,6 +101,7 @@ async def crash_that_takes_positions_back(mp: Milepost, server: Server, follower
     for attempt in range(8):
         expected += [(await mp.append(f"kept-{attempt}-{number}", M)).position for number in range(40)]
         await flush(mp)
+        await hold_writers(mp)
         expected += [(await mp.append(f"lost-{attempt}-{number}", M)).position for number in range(60)]
         assert await follower.until(len(expected)) == expected
         await asyncio.to_thread(server.crash)

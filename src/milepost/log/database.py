@@ -1,7 +1,6 @@
 """Milepost's own connections: a pool for calls, and single ones for what lives long."""
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString
@@ -13,8 +12,6 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from milepost.errors import Unavailable
 from milepost.log.connections import Row
-
-logger = logging.getLogger("milepost.log")
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""

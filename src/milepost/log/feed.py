@@ -134,9 +134,11 @@ class Feed:
                     position, seen = min(position, rewound), seen.up_to(rewound)
                 rewinds = len(self._rewinds)
                 if (segment := self._since(position)) is None:
-                    async for page in self._history(query, position):
-                        position = page.high
-                        yield [message for message in page.messages if message.position not in seen]
+                    async with aclosing(self._history(query, position)) as history:
+                        async for part in history:
+                            position = part.high
+                            if wanted := [m for m in part.messages if m.position not in seen]:
+                                yield wanted
                     continue
                 news = self._changed
                 position = segment.high
@@ -248,18 +250,25 @@ class Feed:
         recent: list[Segment] = []
         if begun:
             survivor = await self._newest_survivor()
-            self._consumed = min(self._consumed, survivor.position if survivor else self._horizon.stored)
+            self._consumed = min(self._consumed, survivor.position if survivor else self._horizon.base)
             self._rewinds.append(self._consumed)
             self._horizon.passed(self._consumed, generation)
             # Kept for the next time: nobody is handed it again.
             recent = [Segment(survivor.position, survivor.position, [survivor])] if survivor else []
         else:
             self._consumed = self._horizon.position
+            recent = await self._newest_before(self._consumed)
         self._recent = deque(recent)
         self._kept = sum(segment.weight for segment in recent)
         self._held = False
         self._generation = generation
         self._announce()
+
+    async def _newest_before(self, position: int) -> list[Segment]:
+        """The last message that followers reach through history: it may have to be looked for after a crash."""
+        query, life = Query(backwards=True), self._horizon.life
+        page = await self._reader.log_page(self._horizon, query, low=0, high=position, limit=1, life=life)
+        return [Segment(message.position, message.position, [message]) for message in page]
 
     async def _newest_survivor(self) -> Message[Any] | None:
         """The newest message handed out that is still there: after a crash with asynchronous commit later
@@ -274,7 +283,7 @@ class Feed:
         for message in handed_out:
             if message.position == rows[0][0]:
                 return message
-        logger.warning("the server restarted: messages after position %d may come again", self._horizon.stored)
+        logger.warning("the server restarted: messages after position %d may come again", self._horizon.base)
         return None
 
     async def _publish_next(self) -> bool:

@@ -95,6 +95,8 @@ class Horizon:
         """Every position up to this one is final."""
         self.stored = 0
         """The horizon that the database remembers."""
+        self.base = 0
+        """The horizon that was stored when the server's life began: nothing behind it was lost before."""
         self.generation = 0
         """Grows whenever what was known has to be forgotten: the server has another life."""
         self.settled = False
@@ -202,7 +204,7 @@ class Horizon:
         """How far the sequence is; notices another life of the server."""
         while True:
             statement = self._statements.get("sample_drawn")
-            drawn, token, started, covered = (await self._fetch(statement, {"cover": COVER}))[0]
+            drawn, token, base, started, covered = (await self._fetch(statement, {"cover": COVER}))[0]
             if token is None:
                 await self._fetch(self._statements.get("begin_life"), {})
                 continue
@@ -215,6 +217,7 @@ class Horizon:
                 self._forget()
             self._life = life
             self.stored = self.position = min(stored, drawn)
+            self.base = base
 
     def _keep(self, sample: Sample) -> None:
         if self._samples and sample.drawn == self._samples[-1].drawn:

@@ -88,7 +88,8 @@ insert into :"schema".horizon ("position") values (0);
 -- Crash recovery and promotion empty this table, which tells a process that positions may have gone backwards.
 create unlogged table :"schema".server_life (
     single boolean primary key default true check (single),
-    token uuid not null
+    token uuid not null,
+    base bigint not null  -- the horizon that was stored when this life began: what lies behind it is on disk
 );
 
 -- What one append came to. outcome: appended, duplicate, wrong_version (version is then the actual one),
