@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import append, batches, filtering, following, growth, reading, results
+from benchmarks import append, batches, dispatching, filtering, following, growth, reading, results
 from benchmarks.bench import FULL, QUICK, Bench, Sizes
 from benchmarks.results import Result
 from benchmarks.server import server, version_of
@@ -25,6 +25,7 @@ WORKS: dict[str, Work] = {
     "follow": following.measure,
     "growth": growth.measure,
     "filter": filtering.measure,
+    "dispatch": dispatching.measure,
 }
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.app import Milepost
+    from milepost.dispatch.retry import Retry
     from milepost.errors import (
         FilterError,
         IdReused,
@@ -34,6 +35,7 @@ __all__ = [
     "MilepostError",
     "NewMessage",
     "NoDatabase",
+    "Retry",
     "SchemaMismatch",
     "SyncMilepost",
     "TooLarge",
@@ -42,7 +44,13 @@ __all__ = [
 ]
 
 # Imported when first asked for, so that `milepost.filter` can be used without a driver.
-_MODULES = ("milepost.errors", "milepost.log.message", "milepost.log.feed", "milepost.sync")
+_MODULES = (
+    "milepost.errors",
+    "milepost.dispatch.retry",
+    "milepost.log.message",
+    "milepost.log.feed",
+    "milepost.sync",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -115,6 +115,27 @@ def test_the_priority_decides_then_who_came_first() -> None:
     assert index.all({"b": 0}) == ["everything", "rest"]
 
 
+def test_an_item_put_back_with_its_arrival_keeps_its_place() -> None:
+    index: FilterIndex[str] = FilterIndex()
+    every = compile_filter("a == 0")
+    handles = [index.add(every, 0, str(number), arrival=(number, 0)) for number in range(3)]
+    index.add(None, 0, "one and a half", arrival=(1, 1))
+    index.remove(handles[1])
+    assert index.all({"a": 0}) == ["0", "one and a half", "2"]
+    index.add(every, 0, "1", arrival=(1, 0))
+    assert index.all({"a": 0}) == ["0", "1", "one and a half", "2"]
+
+
+def test_of_items_with_one_arrival_the_one_added_first_is_first() -> None:
+    index: FilterIndex[str] = FilterIndex()
+    first = index.add(compile_filter("a == 0"), 0, "first", arrival=(1,))
+    index.add(compile_filter("b == 0"), 0, "second", arrival=(1,))
+    index.add(None, 0, "third", arrival=(1,))
+    assert index.all({"b": 0, "a": 0}) == ["first", "second", "third"]
+    index.remove(first)
+    assert index.all({"b": 0, "a": 0}) == ["second", "third"]
+
+
 def test_true_is_not_one() -> None:
     index: FilterIndex[str] = FilterIndex()
     index.add(compile_filter("a == 1"), 0, "one")

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 from milepost.filter.tree import Boolean, Comparison, Integer, Junction, Node, Not, Property, String
 from milepost.filter.values import Value
 
-__all__ = ["NO_DEMAND", "Demand", "Equality", "demand"]
+__all__ = ["NO_DEMAND", "Demand", "Equality", "demand", "says_all"]
 
 
 class Equality(NamedTuple):
@@ -40,6 +40,17 @@ def demand(node: Node, cost: Callable[[Demand], int], wanted: bool = True) -> De
             return NO_DEMAND.union(*each) if all(each) else NO_DEMAND
         case _:
             return NO_DEMAND
+
+
+def says_all(node: Node) -> bool:
+    """Whether what meets the demand of a node, if it has one, matches for certain."""
+    match node:
+        case Junction():
+            return False
+        case Not():
+            return says_all(node.operand)
+        case _:
+            return True
 
 
 def _of_comparison(node: Comparison, wanted: bool) -> Demand:

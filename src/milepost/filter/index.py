@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Generic, TypeAlias, TypeVar
 
 from milepost.filter.compiler import Decision
-from milepost.filter.demand import NO_DEMAND, Demand, Equality, demand
+from milepost.filter.demand import NO_DEMAND, Demand, Equality, demand, says_all
 from milepost.filter.filter import Filter
 from milepost.filter.values import value_of
 
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """A place in an index, which `FilterIndex.remove` takes back."""
 
-    rank: tuple[int, int]
+    rank: tuple[int, tuple[int, ...], int]
     matches: Decision
     item: T
     demand: Demand
@@ -46,14 +46,23 @@ class FilterIndex(Generic[T]):
         self._rest: _Bucket[T] = []
         self._arrivals = 0
 
-    def add(self, filter: Filter | None, priority: int, item: T) -> Handle[T]:
-        """Adds an item; None in place of a filter matches every message."""
+    def add(
+        self, filter: Filter | None, priority: int, item: T, *, arrival: tuple[int, ...] | None = None
+    ) -> Handle[T]:
+        """Adds an item; None in place of a filter matches every message.
+
+        `arrival` says where it stands within its priority, so that an item put back later keeps its place;
+        without it that is behind all that were added before. Use it for all items of an index or for none.
+        """
         self._arrivals += 1
         # With `region == "EU" && customer == 7` and its like, the demand that the fewest filters
         # share is the one that tells them apart.
         demanded = demand(filter.tree, self._filters_sharing) if filter else NO_DEMAND
-        matches = filter.matches if filter else _everything
-        handle = Handle((-priority, self._arrivals), matches, item, demanded)
+        # A filter that is one equality need not be asked what the look-up has found already.
+        certain = filter is None or (demanded and says_all(filter.tree))
+        matches = _everything if filter is None or certain else filter.matches
+        rank = (-priority, (self._arrivals,) if arrival is None else arrival, self._arrivals)
+        handle = Handle(rank, matches, item, demanded)
         self._handles.add(handle)
         for equality in demanded:
             table = self._tables.setdefault(equality.name, {})

@@ -2,21 +2,20 @@
 
 import asyncio
 import logging
-from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
 from milepost.errors import MilepostError, Unavailable
-from milepost.log.connections import Row
 from milepost.log.database import Database, end
 from milepost.log.horizon import Horizon
 from milepost.log.message import Message
 from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut, one_ahead
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
+from milepost.ranges import Ranges
 
 logger = logging.getLogger("milepost.log.feed")
 
@@ -59,23 +58,6 @@ class Segment:
     def weight(self) -> int:
         """Roughly how many bytes it takes in memory."""
         return sum(message.size + MESSAGE_BYTES for message in self.messages) + MESSAGE_BYTES
-
-
-class Ranges:
-    """Positions in a few ranges, in order."""
-
-    def __init__(self, ranges: Sequence[Row]) -> None:
-        self._starts = [row[0] for row in ranges]
-        self._ends = [row[1] for row in ranges]
-
-    def up_to(self, position: int) -> "Ranges":
-        """Those that lie at or below a position."""
-        pairs = zip(self._starts, self._ends, strict=True)
-        return Ranges([(start, min(end, position)) for start, end in pairs if start <= position])
-
-    def __contains__(self, position: int) -> bool:
-        place = bisect_right(self._starts, position) - 1
-        return place >= 0 and position <= self._ends[place]
 
 
 class Feed:

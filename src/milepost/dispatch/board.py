@@ -1,0 +1,256 @@
+"""What a lane has in memory, and how entries move from place to place."""
+
+from collections.abc import Callable, Iterable
+from itertools import takewhile
+from typing import Generic
+
+from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, READY, Delivery, Entry, M, Row, State
+from milepost.dispatch.exchange import HeldKey, LaneState, Loaded
+from milepost.dispatch.keys import Keys
+from milepost.dispatch.queue import Queue
+from milepost.dispatch.settings import Settings
+from milepost.dispatch.window import Window
+
+_BUSY = (OPEN, GUARDED, ASIDE)
+
+
+class Board(Generic[M]):
+    """The entries of a lane.
+
+    A message of the log is in `window.entries` until it is settled or has a row. One with a row that was loaded,
+    or that it got before it started, is in `rows`. An entry that has to get a row, or another one, is in `aside`
+    as well, one with a row that is done in `finished`, until that is written.
+    """
+
+    def __init__(self, settings: Settings, state: LaneState[M], is_routed: Callable[[M], bool]) -> None:
+        self.settings = settings
+        self._is_routed = is_routed
+        self.window: Window[M] = Window(state.cursor)
+        self.keys: Keys[M] = Keys()
+        self.ready: Queue[M] = Queue()
+        self.suspects: Queue[M] = Queue()
+        self.rows: dict[int, Entry[M]] = {}
+        self.aside: dict[int, Entry[M]] = {}
+        self.finished: dict[int, Entry[M]] = {}
+        self.seen: dict[int, Row] = {}
+        """Rows that a person skipped: their keys go on, and they are no longer due."""
+        self.guards: dict[int, Delivery[M]] = {}
+        """Deliveries that are handed out as soon as their rows say that they run."""
+        self.suspicious: dict[int, None] = {}
+        """Rows that said `running` when a process vanished, and that have not been tried since."""
+        self.bytes = 0
+        self.lent = 0
+        self.lent_bytes = 0
+        """What consumers have: their capacities bound it, not the window."""
+        self.has_rows = state.rows
+        self.looked_at = state.now
+        """Rows that came into their state before this may have been started by an owner that vanished."""
+        self.on_probation = state.unclean
+        self.guards_left = settings.probation if state.unclean else 0
+
+    def room(self) -> int:
+        """How many messages may be taken."""
+        settings = self.settings
+        if self.bytes - self.lent_bytes >= settings.window_bytes:
+            return 0
+        return settings.window - len(self.window.entries) - len(self.rows) + self.lent
+
+    def lend(self, entry: Entry[M]) -> None:
+        """A consumer has it."""
+        self.lent += 1
+        self.lent_bytes += entry.size
+
+    def returned(self, entry: Entry[M]) -> None:
+        """The consumer no longer has it."""
+        self.lent -= 1
+        self.lent_bytes -= entry.size
+
+    # From the log
+
+    def take(self, message: M, position: int, key: str | None) -> None:
+        """A new message."""
+        size = message.size
+        entry = Entry(position, message, key, size)
+        self.window.entries[position] = entry
+        self.bytes += size
+        if self.guards_left or self.settings.track_all:
+            entry.guard = True
+            self.guards_left = max(0, self.guards_left - 1)
+        if key is None:
+            self.make_ready(entry)
+        elif self.keys.append(entry, key):
+            if self.has_rows:
+                self.keys.unknown[key] = None
+            else:
+                self.make_ready(entry)
+
+    def make_ready(self, entry: Entry[M]) -> None:
+        entry.place = READY
+        (self.suspects if entry.suspect else self.ready).push(entry)
+
+    # Settled
+
+    def finish(self, entry: Entry[M]) -> None:
+        """It is done."""
+        entry.place = GONE
+        if entry.row is None:
+            del self.window.entries[entry.position]
+            self.bytes -= entry.size
+        elif entry.row.state is State.SKIPPED:
+            self._keep_skipped(entry, entry.row)
+        else:
+            self.finished[entry.position] = entry
+        self._free(entry)
+
+    def set_aside(self, entry: Entry[M], fate: Row) -> None:
+        """It gets a row, or another one, with the next write."""
+        if entry.row is not None and entry.row.state is State.SKIPPED:
+            self.finish(entry)
+            return
+        entry.place = ASIDE
+        entry.fate = fate
+        self.aside[entry.position] = entry
+        if not self.holds_key(fate):
+            self._free(entry)
+
+    def recall(self, entry: Entry[M]) -> None:
+        """It gets no row after all."""
+        del self.aside[entry.position]
+        entry.fate = None
+        self.make_ready(entry)
+
+    def holds_key(self, row: Row) -> bool:
+        return row.state is not State.PARKED or self.settings.on_park == "block"
+
+    def _free(self, entry: Entry[M]) -> None:
+        """Lets the next of the key go on."""
+        key = entry.key
+        if key is None:
+            return
+        following = self.keys.advance(entry, key)
+        if key in self.keys.unknown:
+            return
+        if key in self.keys.stored and (following is None or following.row is None):
+            self.keys.unknown[key] = None
+        elif following is not None:
+            self.make_ready(following)
+
+    def _keep_skipped(self, entry: Entry[M], row: Row) -> None:
+        """A person skipped it while it ran: what it came to changes nothing."""
+        del self.rows[entry.position]
+        self.bytes -= entry.size
+        self.seen[row.position] = row
+
+    # To the store
+
+    def leave(self, entries: Iterable[Entry[M]]) -> None:
+        """These are in the store alone from now on; what is left here of their keys comes after them."""
+        keys: dict[str, None] = {}
+        for entry in entries:
+            if entry.key is not None and (entry.fate is None or self.holds_key(entry.fate)):
+                keys[entry.key] = None
+            self.forget(entry)
+        for key in keys:
+            self.keys.rebuild(key, [])
+            self.hold(key)
+
+    def forget(self, entry: Entry[M]) -> None:
+        """Nothing of it is left here."""
+        entry.place = GONE
+        position = entry.position
+        if self.window.entries.pop(position, None) or self.rows.pop(position, None):
+            self.bytes -= entry.size
+        self.aside.pop(position, None)
+        self.finished.pop(position, None)
+
+    def start(self, entry: Entry[M], row: Row) -> None:
+        """Its row says now that it runs."""
+        entry.guard = False
+        self.suspicious.pop(entry.position, None)
+        entry.row = row
+        self.window.entries.pop(entry.position, None)
+        self.rows[entry.position] = entry
+
+    def lose(self, entry: Entry[M]) -> None:
+        """Its row was changed by a person before it could start: what it says now is looked up."""
+        self.forget(entry)
+        if entry.key is not None:
+            self.keys.rebuild(entry.key, [])
+            self.keys.unknown[entry.key] = None
+
+    # From the store
+
+    def update(self, entry: Entry[M], row: Row) -> None:
+        """A person changed the row of an entry that is here."""
+        if row.state is not State.SKIPPED or entry.place in (OPEN, GUARDED):
+            entry.row = row
+        elif entry.place != GONE:
+            self.forget(entry)
+            self.seen[row.position] = row
+
+    def load(self, loaded: Loaded[M]) -> Entry[M]:
+        """A row comes back into memory."""
+        row = loaded.row
+        started_before = self.on_probation and row.since <= self.looked_at
+        guard = row.state is not State.RUNNING and (started_before or self.settings.track_all)
+        size = loaded.message.size
+        suspect = row.state is State.RUNNING and row.position in self.suspicious
+        entry = Entry(
+            row.position, loaded.message, row.key, size, guard=guard or suspect, suspect=suspect, row=row
+        )
+        self.rows[row.position] = entry
+        self.bytes += size
+        return entry
+
+    def is_busy(self, key: str) -> bool:
+        """Whether something of the key has been handed out here, or waits to be written."""
+        head = self.keys.heads.get(key)
+        return head is not None and head.place in _BUSY
+
+    def hold(self, key: str) -> None:
+        """The key has rows that come before what follows here."""
+        if key in self.keys.heads:
+            self.keys.stored[key] = None
+        else:
+            self.keys.stored.pop(key, None)
+
+    def open_key(self, key: str) -> None:
+        """Nothing stored holds the key."""
+        self.keys.stored.pop(key, None)
+        head = self.keys.heads.get(key)
+        if head is not None and head.place == GONE:
+            self.keys.rebuild(key, [])
+            head = self.keys.heads.get(key)
+        if head is not None and head.place == BLOCKED:
+            self.make_ready(head)
+
+    def load_key(self, key: str, held: HeldKey[M], now: float) -> None:
+        """The key's rows that may run go before what is here of it."""
+        self._withdraw(key)
+        rows = [loaded for loaded in held.rows if loaded.row.position not in self.finished]
+        runnable = list(takewhile(lambda loaded: self.may_run(loaded, now), rows))
+        entries = [self.load(loaded) for loaded in runnable]
+        self.keys.rebuild(key, entries)
+        if entries:
+            self.make_ready(entries[0])
+        if held.more or len(runnable) < len(rows):
+            self.hold(key)
+        else:
+            self.open_key(key)
+
+    def may_run(self, loaded: Loaded[M], now: float) -> bool:
+        """Whether a row that is its key's lowest may run."""
+        row = loaded.row
+        if row.state is State.UNROUTED:
+            return self._is_routed(loaded.message)
+        if row.state is State.RETRYING:
+            return row.due is None or row.due <= now
+        return row.state is not State.PARKED
+
+    def _withdraw(self, key: str) -> None:
+        """Nothing of the key runs until its rows are loaded again."""
+        for entry in self.keys.chain(key):
+            if entry.row is not None:
+                self.forget(entry)
+            elif entry.place == READY:
+                entry.place = BLOCKED

@@ -1,0 +1,83 @@
+"""The circuit breaker: stops a subscription whose messages all fail, before it turns the log into rows."""
+
+from typing import Any
+
+from milepost.dispatch.delivery import Delivery
+from milepost.dispatch.exchange import Tally
+
+
+class Breaker:
+    """Whether a subscription is stalled, and which message is tried meanwhile.
+
+    It stalls at a failure when more than `stall_after` messages are retrying, or when the last `stall_after`
+    attempts have all failed, however they ended. From then on one message at a time is tried, `pace` seconds
+    after the one before, and the first success ends it.
+
+    One object serves all lanes of a subscription in a process. What it knows is stored with each write and
+    learned back with each answer, so that it is the subscription's state and not a worker's.
+    """
+
+    def __init__(self, stall_after: int, pace: float) -> None:
+        self.stall_after = stall_after
+        self.pace = pace
+        self.stalled: str | None = None
+        self.streak = 0
+        self.retrying = 0
+        self.probe: Delivery[Any] | None = None
+        self.probe_at = float("-inf")
+
+    def may_probe(self, now: float) -> bool:
+        """Whether a message may be tried while stalled."""
+        return self.probe is None and now >= self.probe_at
+
+    def succeeded(self) -> None:
+        self.streak = 0
+        self._recover()
+
+    def failed(self, now: float) -> None:
+        self.streak += 1
+        self.stalled = why_stalled(self.streak, self.retrying, self.stall_after) or self.stalled
+        if self.stalled:
+            self.probe_at = now + self.pace
+
+    def given_up(self, delivery: Delivery[Any]) -> None:
+        """A delivery is settled or taken back, however it ended."""
+        if self.probe is delivery:
+            self.probe = None
+
+    def learn(self, streak: int, stalled: str | None, retrying: int, unwritten: Tally) -> None:
+        """Takes over what is stored; what happened since then, and is not written yet, is newer."""
+        self.retrying = retrying
+        if unwritten.succeeded:
+            return
+        self.streak = streak + unwritten.failed
+        if stalled:
+            self.stalled = stalled
+        elif not unwritten.failed:
+            self._recover()
+
+    def _recover(self) -> None:
+        self.stalled = None
+        self.probe = None
+        self.probe_at = float("-inf")
+
+
+def why_stalled(streak: int, retrying: int, stall_after: int) -> str | None:
+    """What stalls a subscription after a failure, in words; None if nothing does."""
+    if retrying > stall_after:
+        return f"{retrying:,} messages are retrying, more than {stall_after:,}"
+    if streak >= stall_after:
+        return f"the last {streak:,} attempts failed"
+    return None
+
+
+def judged(
+    streak: int, stalled: str | None, tally: Tally, retrying: int, stall_after: int
+) -> tuple[int, str | None]:
+    """What is stored after a write: the streak of failures, and why the subscription is stalled."""
+    if tally.succeeded:
+        streak, stalled = 0, None
+    streak += tally.failed
+    if tally.failed:
+        stalled = why_stalled(streak, retrying, stall_after) or stalled
+    return streak, stalled

@@ -1,0 +1,409 @@
+"""A lane: decides which message goes to whom, what is stored of it, and how far the cursor may move."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Generic
+
+import msgspec
+
+from milepost.dispatch.board import Board
+from milepost.dispatch.breaker import Breaker
+from milepost.dispatch.claims import Claims
+from milepost.dispatch.delivery import ASIDE, GONE, GUARDED, OPEN, Delivery, Entry, M, Row, State
+from milepost.dispatch.exchange import Answer, Cursor, Exchange, LaneState, Tally
+from milepost.dispatch.ledger import Ledger
+from milepost.dispatch.member import Member
+from milepost.dispatch.route import Route
+from milepost.dispatch.router import Router
+from milepost.dispatch.routes import Routes
+from milepost.dispatch.settings import Settings
+
+_UNLIMITED = 2**63
+
+
+class Lane(Generic[M]):
+    """One lane of a subscription, as its owner sees it from taking it to leaving it.
+
+    Messages come in with `fill`, go out with `next`, and are settled. Rows and cursor go to the store with
+    `exchange`, whose answer comes back with `exchanged`; after an exchange that failed the lane is thrown away and
+    made again from what is stored. `now` is the database's time, `random` gives numbers from 0 up to 1; the lane
+    has no other source of either, so the same calls give the same results.
+
+    With `routes` messages go to consumers; without, to whoever calls `next`.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        state: LaneState[M],
+        *,
+        breaker: Breaker | None = None,
+        routes: Routes[M] | None = None,
+        random: Callable[[], float],
+    ) -> None:
+        self._random = random
+        self._routes = routes
+        self._board: Board[M] = Board(settings, state, self._is_routed)
+        self._router = Router(self._board, routes) if routes is not None else None
+        self._breaker = breaker or Breaker(settings.stall_after, settings.retry.delay)
+        self._claims = Claims(self._board, routes, self._breaker)
+        self._ledger = Ledger(self._board, self._claims, self._router, self._breaker, state)
+        self._closing = False
+        self._breaker.learn(state.streak, state.stalled, state.counts.retrying, Tally())
+        self._take_suspects(state)
+
+    # Reading
+
+    @property
+    def reach(self) -> int:
+        """The position after which `fill` wants to go on."""
+        return self._board.window.reach
+
+    def room(self) -> int:
+        """How many messages `fill` can take now."""
+        if self._breaker.stalled:
+            return 0 if self._board.window.entries or self._board.rows else 1
+        return max(0, self._board.room())
+
+    def fill(self, messages: Sequence[M], keys: Sequence[str] | None, up_to: int) -> bool:
+        """Takes messages in order; what is not among them up to `up_to` is another lane's or was rejected.
+
+        `keys` has the key of each message; None without an order. False if the window is full: `reach` says
+        how far it came.
+        """
+        board = self._board
+        window = board.window
+        reach = window.reach
+        room = self.room()
+        room_bytes = board.settings.window_bytes + board.lent_bytes
+        for message, key in zip(messages, keys or repeat(None), strict=False):
+            position = message.position
+            if position <= reach or window.is_done(position):
+                continue
+            if room <= 0 or board.bytes >= room_bytes:
+                window.reached(position - 1)
+                return False
+            room -= 1
+            board.take(message, position, key)
+        if up_to > reach:
+            window.reached(up_to)
+        return True
+
+    # Handing out
+
+    def next(self, now: float, limit: int = _UNLIMITED) -> list[Delivery[M]]:
+        """What is to be handed out now, at most `limit`.
+
+        A delivery that is `alone` must have the process for itself: as long as `suspects` is true, nothing else
+        should run there.
+        """
+        given = self._claims.start(now, limit)
+        limit = self._permitted(now, limit - len(given))
+        while limit > 0 and (taken := self._take(now)) is not None:
+            limit -= 1
+            delivery = self._claims.promise(*taken)
+            if not taken[0].guard:
+                self._claims.open(delivery, now)
+                given.append(delivery)
+        return given
+
+    @property
+    def suspects(self) -> bool:
+        """Whether messages wait or run that ran when a process vanished."""
+        return self._claims.alone is not None or bool(self._board.suspects)
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries are handed out, or promised."""
+        return self._claims.in_flight
+
+    # Settling: each returns what was refused, because it is no longer that claim's
+
+    def ack(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:
+        """They are done."""
+        refused: list[Delivery[M]] = []
+        for entry in self._ended(deliveries, refused):
+            self._ledger.settled += 1
+            self._ledger.succeeded += 1
+            self._succeed()
+            self._board.finish(entry)
+        return refused
+
+    skip = ack
+    """They are not wanted: done, for whoever has to know it."""
+
+    def retry(
+        self,
+        deliveries: Iterable[Delivery[M]],
+        now: float,
+        *,
+        after: float | None = None,
+        count: bool = True,
+        reason: str = "",
+        error: str = "",
+        cause: type[BaseException] | None = None,
+    ) -> list[Delivery[M]]:
+        """They failed: tried again `after` so many seconds, or as the policy says, or parked at its limit.
+
+        With `count=False` it is no attempt: there is no limit, and it comes back after `after` seconds, at once
+        by default.
+        """
+        policy = self._board.settings.retry.policy_for(cause)
+        refused: list[Delivery[M]] = []
+        for entry in self._ended(deliveries, refused):
+            row = self._attempted(entry, now, count, reason=reason, error=error)
+            wait = policy.wait(row.attempts, self._random) if count else 0.0
+            if wait is None:
+                row = _as(row, state=State.PARKED)
+            else:
+                row = _as(row, state=State.RETRYING, due=now + (wait if after is None else after))
+            self._put_aside(entry, row, now, failed=count)
+        return refused
+
+    def park(
+        self, deliveries: Iterable[Delivery[M]], now: float, *, reason: str = "", error: str = ""
+    ) -> list[Delivery[M]]:
+        """They are given up until a person decides."""
+        refused: list[Delivery[M]] = []
+        for entry in self._ended(deliveries, refused):
+            row = self._attempted(entry, now, True, reason=reason, error=error)
+            self._put_aside(entry, _as(row, state=State.PARKED), now, failed=True)
+        return refused
+
+    def give_back(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:
+        """They were not tried: they go out again at once, and nothing is counted."""
+        refused: list[Delivery[M]] = []
+        for entry in self._ended(deliveries, refused):
+            self._board.make_ready(entry)
+        return refused
+
+    def extend(self, deliveries: Iterable[Delivery[M]], now: float, seconds: float) -> list[Delivery[M]]:
+        """They time out so many seconds from now."""
+        refused = []
+        for delivery in deliveries:
+            if delivery.entry.delivery is delivery:
+                self._claims.expire_at(delivery, now + seconds)
+            else:
+                refused.append(delivery)
+        return refused
+
+    def stop(self, delivery: Delivery[M], now: float, reason: str = "") -> list[Delivery[M]]:
+        """It is tried again, and its consumer gets no more: what else it has goes to others."""
+        refused = self.retry([delivery], now, reason=reason)
+        if not refused and delivery.consumer is not None:
+            self.leave(delivery.consumer)
+        return refused
+
+    def expire(self, now: float) -> list[Delivery[M]]:
+        """Takes back what has timed out, each an attempt; returns it."""
+        expired = self._claims.expired(now)
+        self.retry(expired, now, reason="timed out")
+        return expired
+
+    # Consumers
+
+    def join(self, consumer: str, routes: Sequence[Route]) -> None:
+        """A consumer comes."""
+        self._consumers().join(consumer, routes)
+
+    def configure(self, consumer: str, routes: Sequence[Route]) -> None:
+        """A consumer's routes are others from now on; what it has stays with it. Without any it drains."""
+        self._consumers().configure(consumer, routes)
+
+    def leave(self, consumer: str) -> None:
+        """A consumer goes in good order: what it has goes to others, and nothing is counted."""
+        self.give_back(list(self._consumers().leave(consumer).deliveries))
+
+    def lose(self, consumer: str, now: float) -> None:
+        """A consumer has vanished: what it had counts as an attempt."""
+        had = list(self._consumers().leave(consumer).deliveries)
+        self.give_back([delivery for delivery in had if delivery.entry.place == GUARDED])
+        self.retry([delivery for delivery in had if delivery.entry.place == OPEN], now, reason="consumer lost")
+
+    # Time and store
+
+    def urgent(self, now: float) -> bool:
+        """Whether an exchange is needed before something can go on."""
+        return self._ledger.is_urgent(now)
+
+    @property
+    def settled(self) -> int:
+        """How many messages were settled since the last write."""
+        return self._ledger.settled
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the cursor stands, once what is settled is written."""
+        return self._board.window.cursor()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing goes on, in words, if it does not."""
+        return self._breaker.stalled or self._ledger.stopped
+
+    def wake_at(self) -> float | None:
+        """When something is to be done though nothing happens: a time-out, a row that is due, a probe."""
+        times = [self._ledger.next_due, self._claims.next_deadline()]
+        if self._breaker.stalled and not self._claims.in_flight and self._has_next():
+            times.append(self._breaker.probe_at)
+        return min((time for time in times if time is not None), default=None)
+
+    def poke(self) -> None:
+        """A person has changed rows: they are looked at with the next exchange."""
+        self._ledger.look_at(float("-inf"))
+
+    def exchange(self, now: float, commits: Sequence[Delivery[M]] = ()) -> Exchange[M] | None:
+        """What is to be written and asked now; None if nothing is, or while another exchange is under way.
+
+        `commits` are deliveries that are done if this transaction commits: their handlers wrote in it.
+        """
+        if self._ledger.under_way is not None:
+            return None
+        if self._closing:
+            self._end_starts(now)
+        elif self._router is not None:
+            self._router.relieve(now, self._ledger.unrouted_left())
+        exchange = self._ledger.make(now, commits, self._closing)
+        self._claims.commit(commits)
+        return exchange
+
+    def exchanged(self, answer: Answer[M]) -> None:
+        """The transaction has committed, and this is what it found."""
+        exchange = self._ledger.apply(answer)
+        self._claims.release()
+        for entry in self._claims.skipped():
+            self._board.finish(entry)
+        for delivery in exchange.commits:
+            if self._claims.end(delivery):
+                self._succeed()
+                self._board.finish(delivery.entry)
+                self._board.forget(delivery.entry)
+
+    def abandon(self) -> None:
+        """The transaction was rolled back, for certain: all is as if it had not been tried."""
+        self._ledger.abandon()
+        self._claims.release()
+        if self._closing:
+            self.close()
+
+    def close(self) -> None:
+        """The lane is to be released: nothing more is handed out or asked, open claims end uncounted.
+
+        One last `exchange` writes what is left to write.
+        """
+        self._closing = True
+        for entry in [*self._board.window.entries.values(), *self._board.rows.values()]:
+            if entry.delivery is not None:
+                self._claims.end(entry.delivery)
+
+    def change(self, settings: Settings) -> None:
+        """Other settings from now on."""
+        self._board.settings = settings
+        self._breaker.stall_after = settings.stall_after
+        self._breaker.pace = settings.retry.delay
+
+    # Claims
+
+    def _end_starts(self, now: float) -> None:
+        """What a row says to be running no longer does, and was no attempt; a suspect that waits stays one."""
+        for entry in list(self._board.rows.values()):
+            runs = entry.row is not None and entry.row.state is State.RUNNING and not entry.guard
+            if runs and entry.place not in (ASIDE, GONE):
+                row = self._attempted(entry, now, False)
+                self._board.set_aside(entry, _as(row, state=State.RETRYING, due=now))
+
+    def _permitted(self, now: float, limit: int) -> int:
+        """How many more may be handed out."""
+        if self._closing:
+            return 0
+        if self.suspects:
+            return min(limit, 0 if self._claims.in_flight else 1)
+        if self._breaker.stalled:
+            return min(limit, 1 if self._breaker.may_probe(now) and not self._claims.in_flight else 0)
+        return limit - len(self._board.guards)
+
+    def _has_next(self) -> bool:
+        """Whether something could be handed out, if that were permitted."""
+        if self._routes is None:
+            return bool(self._board.ready)
+        return bool(self._routes) and (bool(self._board.ready) or self._routes.has_next())
+
+    def _take(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
+        board = self._board
+        if board.suspicious:
+            self._park_lost(now)
+        if self._router is None:
+            entry = (board.suspects or board.ready).pop()
+            return None if entry is None else (entry, None)
+        writing = self._ledger.writing
+        while board.suspects and self._routes:
+            if (taken := self._router.take_suspect(now, writing)) is not None:
+                return taken
+        return self._router.take(now, writing)
+
+    def _ended(self, deliveries: Iterable[Delivery[M]], refused: list[Delivery[M]]) -> Iterator[Entry[M]]:
+        """Ends claims and gives their entries; those that were no longer in force are refused."""
+        end = self._claims.end
+        for delivery in deliveries:
+            if end(delivery):
+                yield delivery.entry
+            else:
+                refused.append(delivery)
+
+    def _succeed(self) -> None:
+        self._ledger.failed = 0
+        if self._breaker.streak or self._breaker.stalled:
+            self._breaker.succeeded()
+
+    def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
+        """What is to be stored of an entry after an attempt, save for the state."""
+        row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now, revision=0)
+        counted_at_start = entry.suspect and not entry.guard
+        more = int(count) - int(counted_at_start)
+        return row.changed(
+            attempts=row.attempts + more,
+            total=row.total + more,
+            since=now,
+            due=None,
+            route=None,
+            reason=reason,
+            error=error,
+        )
+
+    def _put_aside(self, entry: Entry[M], row: Row, now: float, *, failed: bool) -> None:
+        self._ledger.settled += 1
+        if failed:
+            self._ledger.failed += 1
+            self._breaker.failed(now)
+        self._board.set_aside(entry, row)
+
+    def _take_suspects(self, state: LaneState[M]) -> None:
+        """What ran when its process vanished is tried alone, after what is before it in its key."""
+        for loaded in state.running:
+            self._board.suspicious[loaded.row.position] = None
+            if loaded.row.key is not None:
+                self._board.keys.unknown[loaded.row.key] = None
+            else:
+                self._board.make_ready(self._board.load(loaded))
+
+    def _park_lost(self, now: float) -> None:
+        """Gives up suspects that have used up their attempts."""
+        limit = self._board.settings.retry.attempts
+        while (entry := self._board.suspects.first()) is not None:
+            if entry.row is None or entry.row.attempts < limit or not entry.guard:
+                return
+            reason = f"its process vanished in {entry.row.attempts} attempts"
+            del self._board.suspicious[entry.position]
+            self._board.set_aside(entry, entry.row.changed(state=State.PARKED, since=now, reason=reason))
+
+    def _is_routed(self, message: M) -> bool:
+        return self._routes is None or self._routes.match(message) is not None
+
+    def _consumers(self) -> Routes[M]:
+        if self._routes is None:
+            raise TypeError("this lane has no routes, and so no consumers")
+        return self._routes
+
+
+def _as(row: Row, *, state: State, due: float | None = None) -> Row:
+    return msgspec.structs.replace(row, state=state, due=due)

@@ -1,0 +1,149 @@
+"""Each bucket of messages to one member, for as long as that stays."""
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from operator import attrgetter
+
+from milepost.dispatch.buckets import Buckets
+from milepost.dispatch.delivery import Delivery, Entry, M
+from milepost.dispatch.group import Group
+from milepost.dispatch.member import Member
+from milepost.dispatch.queue import Queue
+from milepost.filter import Filter
+
+
+class Pinned(Group[M]):
+    """Entries go to the owner of their bucket; those of a full owner wait, and the others go on."""
+
+    __slots__ = ("_bucket_of", "_heads", "_latest", "_numbers", "_open", "_roomy", "_waiting", "buckets")
+
+    def __init__(
+        self, filter: Filter | None, priority: int, ready: deque[Group[M]], bucket_of: Callable[[M], int]
+    ) -> None:
+        super().__init__(filter, priority, ready)
+        self.buckets: Buckets[M] = Buckets()
+        self._bucket_of = bucket_of
+        self._open: dict[Delivery[M], int] = {}
+        self._roomy = 0
+        # Entries that came up while their owner was full; the others are in the group's queue.
+        self._waiting: dict[Member[M], Queue[M]] = {}
+        # The first waiting entry of each owner that has room again: a heap of position, number and owner.
+        # Of an owner's items only that with the latest number counts.
+        self._heads: list[tuple[int, int, Member[M]]] = []
+        self._numbers = count()
+        self._latest: dict[Member[M], int] = {}
+
+    @property
+    def has_room(self) -> bool:
+        return self._roomy > 0
+
+    @property
+    def has_queued(self) -> bool:
+        return bool(self._queue) or any(self._waiting.values())
+
+    @property
+    def has_next(self) -> bool:
+        return self._next() is not None
+
+    def take(self) -> tuple[Entry[M], Member[M]] | None:
+        found = self._next()
+        if found is None:
+            return None
+        entry, member, queue = found
+        queue.pop()
+        return entry, member
+
+    def assign(self, entry: Entry[M]) -> Member[M] | None:
+        if not self._roomy or self._queue or entry.position > self._known_to:
+            return None
+        owner = self.buckets.owner_of(self._bucket_of(entry.message))
+        return None if owner.full or self._waiting[owner] else owner
+
+    def clear(self) -> list[Entry[M]]:
+        entries = super().clear()
+        for waiting in self._waiting.values():
+            entries += waiting.clear()
+        return sorted(dict.fromkeys(entries), key=attrgetter("position"))
+
+    def add(self, member: Member[M]) -> None:
+        self._waiting[member] = Queue()
+        super().add(member)
+        for loser in self.buckets.share_with(member, self.members):
+            self._queue_anew(loser)
+
+    def remove(self, member: Member[M]) -> None:
+        super().remove(member)
+        self.buckets.release(member, self.members)
+        self._queue_anew(member)
+        del self._waiting[member]
+        self._latest.pop(member, None)
+        for delivery in member.consumer.deliveries:
+            if delivery.member is member:
+                self.closed(delivery)
+
+    def reorder(self) -> None:
+        super().reorder()
+        self.buckets.count(self.members)
+
+    def gained_room(self, member: Member[M]) -> None:
+        self._roomy += 1
+        self._show_head(member)
+        self.wake()
+
+    def lost_room(self, member: Member[M]) -> None:
+        self._roomy -= 1
+
+    def opened(self, delivery: Delivery[M]) -> None:
+        bucket = self._bucket_of(delivery.message)
+        self._open[delivery] = bucket
+        self.buckets.opened(bucket)
+
+    def closed(self, delivery: Delivery[M]) -> None:
+        # One that its member brought along from another group is not counted here.
+        bucket = self._open.pop(delivery, None)
+        if bucket is not None:
+            self.buckets.closed(bucket)
+
+    def _next(self) -> tuple[Entry[M], Member[M], Queue[M]] | None:
+        """The entry to hand out, to whom, and the queue that it is the first of."""
+        if not self._roomy:
+            return None
+        waiting = self._first_waiting() if self._heads else None
+        while (entry := self._queue.first()) is not None:
+            if entry.position > self._known_to or (waiting and waiting[0].position < entry.position):
+                break
+            owner = self.buckets.owner_of(self._bucket_of(entry.message))
+            if not owner.full:
+                return entry, owner, self._queue
+            self._queue.pop()
+            self._waiting[owner].push(entry)
+        return waiting if waiting and waiting[0].position <= self._known_to else None
+
+    def _first_waiting(self) -> tuple[Entry[M], Member[M], Queue[M]] | None:
+        """The same, of those that waited and whose owner has room again."""
+        while self._heads:
+            position, number, member = self._heads[0]
+            if self._latest.get(member) != number or member.full:
+                heappop(self._heads)
+                continue
+            entry = self._waiting[member].first()
+            if entry is not None and entry.position == position:
+                return entry, member, self._waiting[member]
+            # That one was taken or withdrawn.
+            heappop(self._heads)
+            self._show_head(member)
+        return None
+
+    def _show_head(self, member: Member[M]) -> None:
+        entry = self._waiting[member].first()
+        if entry is not None:
+            self._latest[member] = number = next(self._numbers)
+            heappush(self._heads, (entry.position, number, member))
+
+    def _queue_anew(self, member: Member[M]) -> None:
+        """Lets what waits for one come up again, since buckets of its changed hands."""
+        for entry in self._waiting[member].clear():
+            self._queue.push(entry)
+        self.wake()

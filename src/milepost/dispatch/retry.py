@@ -1,0 +1,64 @@
+"""How often a message is tried, and how long it waits in between."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """What follows a failed attempt.
+
+    `attempts`: how many there are before the message is parked, the first included. Defaults to 11.
+    `delay`: seconds before the second attempt. Defaults to 5.
+    `factor`: how much longer each following wait is. Defaults to 2.
+    `max_delay`: the longest wait, in seconds. Defaults to 240.
+    `jitter`: the share by which a wait is longer or shorter at random, so that what failed together does not
+    come back together. Defaults to 0.1.
+    `rules`: other policies for exceptions of some classes, the closest class first: `{ValueError: Retry.never}`.
+    """
+
+    never: ClassVar["Retry"]
+    """Parks at the first failure."""
+
+    attempts: int = 11
+    delay: float = 5
+    factor: float = 2
+    max_delay: float = 240
+    jitter: float = 0.1
+    rules: Mapping[type[BaseException], "Retry"] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts counts the first one too: at least 1, not {self.attempts}")
+        for name, least in (("delay", 0), ("factor", 1), ("max_delay", 0), ("jitter", 0)):
+            # Written so that NaN is refused as well.
+            if not getattr(self, name) >= least:
+                raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")
+        if self.jitter > 1:
+            raise ValueError(f"jitter is a share of the wait, at most 1, not {self.jitter}")
+
+    def policy_for(self, cause: type[BaseException] | None) -> "Retry":
+        """The policy for attempts that failed with such an exception."""
+        for class_ in cause.__mro__ if cause and self.rules else ():
+            if class_ in self.rules:
+                return self.rules[class_]
+        return self
+
+    def wait(self, attempts: int, random: Callable[[], float]) -> float | None:
+        """How long to wait after so many attempts, in seconds; None: no further one.
+
+        `random` gives numbers from 0 up to 1.
+        """
+        if attempts >= self.attempts:
+            return None
+        return self._plain_wait(attempts) * (1 + self.jitter * (2 * random() - 1))
+
+    def _plain_wait(self, attempts: int) -> float:
+        try:
+            return min(self.max_delay, self.delay * float(self.factor) ** max(0, attempts - 1))
+        except OverflowError:
+            return self.max_delay
+
+
+Retry.never = Retry(attempts=1)

@@ -1,0 +1,174 @@
+"""Who gets a message: matches what is ready with routes, and brings back what was unrouted."""
+
+from collections.abc import Collection, Sequence
+from typing import Generic
+
+import msgspec
+
+from milepost.dispatch.board import Board
+from milepost.dispatch.delivery import READY, Entry, M, Row, State
+from milepost.dispatch.exchange import Loaded
+from milepost.dispatch.routes import EVERYTHING, Group, Member, Routes
+
+
+class Scan(msgspec.Struct, Generic[M], frozen=True):
+    """A look at unrouted rows, in order, for groups that may have some there."""
+
+    groups: dict[Group[M], int]
+    """Up to where each of them knows its rows."""
+    routes: frozenset[str] | None
+    """The labels of rows to look at; None: all."""
+    limit: int
+    """The most rows to look at."""
+
+    @property
+    def after(self) -> int:
+        return min(self.groups.values())
+
+
+class Router(Generic[M]):
+    """Between the board and the routes.
+
+    A group that is new may find its messages among the unrouted rows, and so does one that had no room for
+    them. Such a group is behind: it is given nothing beyond what a scan has seen (`Group.known_to`), so that its
+    messages go out in order.
+    """
+
+    def __init__(self, board: Board[M], routes: Routes[M]) -> None:
+        self._board = board
+        self._routes = routes
+        self._version = routes.version
+        self._behind: dict[Group[M], bool] = {}
+        """Groups that may have rows in the store; whether that may be any row, or only those that name them."""
+        self._known: dict[Group[M], None] = {}
+
+    def take(self, now: float, writing: Collection[int]) -> tuple[Entry[M], Member[M]] | None:
+        """The next entry to hand out, and to whom. `writing` are the positions of the exchange under way."""
+        self._keep_up(writing)
+        if not self._routes:
+            return None
+        if (taken := self._routes.take()) is not None:
+            return taken
+        while (entry := self._board.ready.pop()) is not None:
+            group = self._routes.match(entry.message)
+            if group is None:
+                self._board.set_aside(entry, _unrouted(entry, now))
+            elif (member := group.assign(entry)) is not None:
+                return entry, member
+            else:
+                self._routes.push(group, entry)
+        return None
+
+    def take_suspect(self, now: float, writing: Collection[int]) -> tuple[Entry[M], Member[M]] | None:
+        """A suspect and to whom it goes; one that cannot go at once is set aside, so that it holds up nobody."""
+        self._keep_up(writing)
+        entry = self._board.suspects.pop()
+        if entry is None:
+            return None
+        group = self._routes.match(entry.message)
+        member = group.assign(entry) if group else None
+        if member is not None:
+            return entry, member
+        entry.suspect = False
+        self._board.suspicious.pop(entry.position, None)
+        self._board.set_aside(entry, _unrouted(entry, now, group))
+        return None
+
+    def relieve(self, now: float, allowance: int) -> None:
+        """When the window is full of messages for routes without room, while others have nothing to do, the former
+        get rows, so that they do not hold up the latter."""
+        if self._board.room() > 0 or not self._routes.idle():
+            return
+        for group in self._routes.crowded():
+            entries = group.clear()
+            kept = max(0, len(entries) - allowance)
+            for entry in entries[:kept]:
+                self._routes.push(group, entry)
+            for entry in entries[kept:]:
+                self._fall_behind(group, entry.position - 1, anywhere=False)
+                self._board.set_aside(entry, _unrouted(entry, now, group))
+            allowance = max(0, allowance - len(entries))
+
+    # Unrouted rows
+
+    def scan(self) -> Scan[M] | None:
+        """Which unrouted rows are to be looked at, for groups that are behind and have room."""
+        groups = {group: group.known_to for group in self._behind if group.has_room}
+        if not groups:
+            return None
+        if any(self._behind[group] for group in groups):
+            return Scan(groups, None, EVERYTHING)
+        return Scan(groups, frozenset(group.label for group in groups), sum(group.free for group in groups))
+
+    def scanned(self, scan: Scan[M], rows: Sequence[Loaded[M]], end: int | None) -> None:
+        """What a scan found, in order; it went up to `end`, or through.
+
+        A group gets as many as it has room for, and stays behind if there were more.
+        """
+        groups = {group: group.free for group, known_to in scan.groups.items() if group.known_to == known_to}
+        full: dict[Group[M], int] = {}
+        for loaded in rows:
+            group = self._routes.match(loaded.message)
+            position = loaded.row.position
+            if group not in groups or group in full or position <= scan.groups[group]:
+                continue
+            if groups[group] <= 0:
+                full[group] = position - 1
+            else:
+                groups[group] -= 1
+                self._bring_back(loaded, group)
+        for group in groups:
+            self._caught_up(group, full.get(group, end))
+
+    def _caught_up(self, group: Group[M], to: int | None) -> None:
+        if to is None:
+            group.known_to = EVERYTHING
+            self._behind.pop(group, None)
+        else:
+            group.known_to = max(group.known_to, to)
+
+    def _bring_back(self, loaded: Loaded[M], group: Group[M]) -> None:
+        key = loaded.row.key
+        if key is None:
+            entry = self._board.load(loaded)
+            entry.place = READY
+            self._routes.push(group, entry)
+        elif self._board.is_busy(key):
+            self._board.hold(key)
+        else:
+            self._board.keys.unknown[key] = None
+
+    # Changes of routes
+
+    def _keep_up(self, writing: Collection[int]) -> None:
+        """Matches again what was matched with other routes."""
+        if self._version == self._routes.version:
+            return
+        self._version = self._routes.version
+        for entry in self._routes.clear():
+            self._board.make_ready(entry)
+        for position, entry in list(self._board.aside.items()):
+            if entry.fate is not None and entry.fate.state is State.UNROUTED and position not in writing:
+                self._board.recall(entry)
+        self._note_groups()
+
+    def _note_groups(self) -> None:
+        groups = dict.fromkeys(self._routes.groups)
+        orphaned = [group for group in self._behind if group not in groups]
+        for group in orphaned:
+            del self._behind[group]
+        for group in groups:
+            # What a group that is gone had in the store is anyone's now.
+            if self._board.has_rows and (orphaned or group not in self._known):
+                self._fall_behind(group, 0, anywhere=True)
+        self._known = groups
+
+    def _fall_behind(self, group: Group[M], known_to: int, *, anywhere: bool) -> None:
+        group.known_to = min(group.known_to, known_to)
+        self._behind[group] = anywhere or self._behind.get(group, False)
+
+
+def _unrouted(entry: Entry[M], now: float, group: Group[M] | None = None) -> Row:
+    row = entry.row or Row(position=entry.position, key=entry.key, state=State.UNROUTED, since=now, revision=0)
+    label = group.label if group else None
+    return row.changed(state=State.UNROUTED, since=now, due=None, route=label)

@@ -1,0 +1,48 @@
+"""What a lane has taken from the log and not settled, and how far its cursor may move."""
+
+from collections.abc import Collection
+from itertools import pairwise
+from typing import Generic
+
+from milepost.dispatch.delivery import Entry, M
+from milepost.dispatch.exchange import Cursor
+from milepost.ranges import Ranges
+
+
+class Window(Generic[M]):
+    """The messages that are taken and have neither been settled nor got a row, in order of position.
+
+    All other positions up to `reach` are done or have a row: those that the filter rejected, those of other
+    lanes, those that were settled. Cursor and `ahead` are therefore derived from what is in here, and a million
+    rejected messages cost nothing.
+    """
+
+    __slots__ = ("_done", "entries", "reach")
+
+    reach: int
+    """The position up to which everything has been taken."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._done = Ranges(cursor.ahead)
+        self.entries: dict[int, Entry[M]] = {}
+        self.reached(cursor.position)
+
+    def is_done(self, position: int) -> bool:
+        """Whether it was passed before this owner came."""
+        return position in self._done
+
+    def reached(self, position: int) -> None:
+        """All up to here has been taken, and what follows and is done already with it."""
+        self.reach = self._done.past(position)
+        if self._done:
+            self._done = self._done.beyond(self.reach)
+
+    def cursor(self, passing: Collection[int] = ()) -> Cursor:
+        """Where the cursor stands once these messages are passed as well."""
+        unsettled = [position for position in self.entries if position not in passing]
+        if not unsettled:
+            return Cursor(self.reach, tuple(self._done))
+        ahead = [(low + 1, high - 1) for low, high in pairwise(unsettled) if high - low > 1]
+        if unsettled[-1] < self.reach:
+            ahead.append((unsettled[-1] + 1, self.reach))
+        return Cursor(unsettled[0] - 1, (*ahead, *self._done))

@@ -1,0 +1,206 @@
+"""Order per key: only the lowest unsettled message of a key runs."""
+
+from dispatch.examples import Example
+from dispatch.owner import Owner, held, many, start, stored
+from milepost.dispatch import Counts, Cursor, HeldKey
+
+
+def test_a_later_message_of_a_key_waits_until_the_earlier_is_settled() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 4, "ab"), up_to=4)
+    assert owner.next() == [1, 2]
+    assert owner.next() == []
+    owner.ack(2)
+    assert owner.next() == [4]
+    owner.ack(1)
+    assert owner.next() == [3]
+
+
+def test_the_lowest_position_that_may_run_goes_first() -> None:
+    owner = Owner()
+    owner.fill(Example(1), Example(2), Example(3, key="b"), up_to=3)
+    assert owner.next(limit=1) == [1]
+    owner.ack(1)
+    assert owner.next() == [2, 3]
+
+
+def test_without_an_order_nothing_is_held_back() -> None:
+    owner = Owner(ordered=False)
+    owner.fill(*many(1, 4), up_to=4)
+    assert owner.next() == [1, 2, 3, 4]
+    owner.retry(1)
+    assert owner.states() == {1: "retrying"}
+    assert owner.lane.cursor == Cursor(1)
+
+
+def test_what_waits_behind_a_held_message_gets_a_row_when_the_cursor_passes_it() -> None:
+    owner = Owner()
+    owner.fill(Example(1), Example(2), Example(3, key="b"), Example(4), up_to=4)
+    owner.next()
+    owner.retry(1)
+    owner.ack(3)
+    assert owner.states() == {1: "retrying", 2: "waiting", 4: "waiting"}
+    assert owner.lane.cursor == Cursor(4)
+
+
+def test_nothing_waits_in_the_store_behind_a_message_that_only_takes_long() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 5), up_to=5)
+    assert owner.next() == [1]
+    assert owner.lane.exchange(owner.now) is None
+
+
+def test_a_message_of_a_key_that_a_row_holds_waits_though_nothing_of_it_is_in_memory() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.fill(Example(11), Example(12, key="b"), up_to=12)
+    assert owner.next() == []
+    assert owner.lane.urgent(owner.now)
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert ask.keys == ("a", "b")
+    owner.lane.abandon()
+    owner.write(held=held(stored(7, "parked")))
+    assert owner.next() == [12]
+    assert owner.states() == {11: "waiting"}
+    owner.ack(12)
+    assert owner.lane.cursor == Cursor(12)
+
+
+def test_while_no_rows_exist_nothing_is_asked() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 3, "abc"), up_to=3)
+    owner.ack(*owner.next())
+    assert owner.exchange().ask is None
+
+
+def test_the_owner_frees_a_key_when_its_head_is_settled() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.write(held=held(stored(5, "retrying", due=90.0), more=True))
+    assert owner.next() == [5]
+    owner.ack(5)
+    exchange = owner.exchange()
+    assert exchange.ask is not None
+    assert exchange.ask.keys == ("a",)
+    owner.lane.abandon()
+    assert owner.states(held=held(stored(6, "waiting"), stored(8, "waiting"))) == {5: None}
+    assert owner.next() == [6]
+    owner.ack(6)
+    assert owner.next() == [8]
+
+
+def test_after_a_start_a_key_whose_head_is_gone_goes_on() -> None:
+    owner = Owner(state=start(10, rows=True))
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert ask.heads_after == ""
+    owner.lane.abandon()
+    owner.write(held=held(stored(6, "waiting"), stored(8, "waiting")))
+    assert owner.next() == [6]
+
+
+def test_keys_to_go_on_with_are_looked_for_until_there_are_no_more() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.write(held=held(stored(6, "waiting")), heads_end="a")
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert ask.heads_after == "a"
+    owner.lane.abandon()
+    owner.write(heads_end=None)
+    assert owner.lane.exchange(owner.now) is None
+
+
+def test_new_messages_come_after_the_rows_of_their_key() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.fill(Example(11), up_to=11)
+    owner.write(held=held(stored(5, "retrying", due=90.0), stored(6, "waiting")))
+    assert owner.next() == [5]
+    owner.ack(5)
+    assert owner.next() == [6]
+    owner.ack(6)
+    assert owner.next() == [11]
+
+
+def test_a_new_message_joins_the_rows_while_its_key_has_more_of_them() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.fill(Example(11), up_to=11)
+    owner.write(held=held(stored(5, "retrying", due=90.0), more=True))
+    assert owner.next() == [5]
+    assert owner.states() == {11: "waiting"}
+
+
+def test_a_parked_message_holds_its_key_with_on_park_block() -> None:
+    owner = Owner(on_park="block")
+    owner.fill(*many(1, 2), up_to=2)
+    owner.next()
+    owner.park(1)
+    assert owner.next() == []
+    assert owner.states() == {1: "parked", 2: "waiting"}
+
+
+def test_a_parked_message_lets_its_key_go_on_with_on_park_continue() -> None:
+    owner = Owner(on_park="continue")
+    owner.fill(*many(1, 2), up_to=2)
+    owner.next()
+    owner.park(1)
+    assert owner.next() == [2]
+    assert owner.states() == {1: "parked"}
+    owner.ack(2)
+    assert owner.lane.cursor == Cursor(2)
+
+
+def test_under_continue_a_retried_message_holds_its_key_again_until_settled() -> None:
+    owner = Owner(on_park="continue", state=start(10, rows=True))
+    owner.fill(*many(11, 13), up_to=13)
+    owner.write()
+    assert owner.next() == [11]
+    owner.lane.poke()
+    retried = stored(5, "retrying", due=99.0)
+    owner.write(due=[retried], held=held(retried))
+    owner.ack(11)
+    assert owner.next() == []
+    owner.write(held=held(retried))
+    assert owner.next() == [5]
+    owner.ack(5)
+    assert owner.next() == [12]
+
+
+def test_when_a_person_skips_the_head_its_key_goes_on() -> None:
+    owner = Owner(state=start(10, rows=True))
+    skipped = stored(5, "skipped", due=99.0)
+    owner.write(due=[skipped], held=held(stored(6, "waiting")))
+    assert owner.next() == [6]
+    rows = owner.write()
+    assert rows[5] is not None
+    assert rows[5].due is None
+
+
+def test_a_row_that_is_due_behind_another_waits_and_is_not_found_again() -> None:
+    owner = Owner(state=start(10, rows=True))
+    first, second = stored(5, "parked"), stored(6, "retrying", due=99.0)
+    owner.write(due=[second], held=held(first, second))
+    assert owner.next() == []
+    assert owner.states() == {6: "waiting"}
+
+
+def test_at_max_waiting_the_cursor_stops_and_the_key_is_named() -> None:
+    owner = Owner(max_waiting=1)
+    owner.fill(*many(1, 3), up_to=3)
+    owner.next()
+    owner.retry(1)
+    assert owner.states(counts=Counts(waiting=1, retrying=1)) == {1: "retrying", 2: "waiting"}
+    assert owner.lane.cursor == Cursor(2)
+    assert owner.lane.exchange(owner.now) is None
+    assert owner.lane.stopped == "waiting behind others: 1 messages, some of key 'a'"
+
+
+def test_many_rows_of_a_key_are_loaded_in_parts() -> None:
+    owner = Owner(state=start(10, rows=True))
+    rows = [stored(position, "waiting") for position in range(1, 6)]
+    owner.write(held={"a": HeldKey(rows[:2], more=True)})
+    assert owner.next() == [1]
+    owner.ack(1)
+    assert owner.next() == [2]
+    owner.ack(2)
+    assert owner.next() == []
+    assert owner.states(held={"a": HeldKey(rows[2:], more=False)}) == {1: None, 2: None}
+    assert owner.next() == [3]
