@@ -62,8 +62,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Counts the changes of the row, a person's too; a change names the revision that it replaces."""
 
     def changed(self, **changes: Any) -> "Row":
-        """The row with these changes, one revision further."""
-        return msgspec.structs.replace(self, revision=self.revision + 1, **changes)
+        """The row with these changes; its revision follows when it is written."""
+        return msgspec.structs.replace(self, **changes)
 
 
 # Where an entry is; small integers, because the hot path compares them.

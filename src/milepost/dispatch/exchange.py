@@ -30,6 +30,13 @@ class Move(msgspec.Struct, frozen=True):
     required: bool = False
     """Whether the transaction is rolled back unless the row has that revision."""
 
+    @classmethod
+    def of(cls, position: int, before: Row | None, after: Row | None, *, required: bool = False) -> "Move":
+        """From what is stored to something else, one revision further."""
+        revision = before.revision if before else 0
+        row = after.changed(revision=revision + 1) if after else None
+        return cls(position, revision if before else None, row, required)
+
 
 class Tally(msgspec.Struct, frozen=True):
     """How attempts ended since the last write, for the circuit breaker of all lanes together."""

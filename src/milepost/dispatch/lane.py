@@ -357,7 +357,7 @@ class Lane(Generic[M]):
 
     def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
-        row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now, revision=0)
+        row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now)
         counted_at_start = entry.suspect and not entry.guard
         more = int(count) - int(counted_at_start)
         return row.changed(

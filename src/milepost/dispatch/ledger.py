@@ -97,7 +97,11 @@ class Ledger(Generic[M]):
     def _write(self, commits: Sequence[Delivery[M]]) -> Write | None:
         moves = [step.move for step in self._steps]
         rows = [delivery.entry.row for delivery in commits]
-        moves.extend(_done(row) for row in rows if row is not None and row.state is not State.SKIPPED)
+        moves.extend(
+            Move.of(row.position, row, None, required=True)
+            for row in rows
+            if row is not None and row.state is not State.SKIPPED
+        )
         passing = {move.position for move in moves}.union(delivery.entry.position for delivery in commits)
         cursor = self._board.window.cursor(passing)
         tally = Tally(self.succeeded + len(commits), 0 if commits else self.failed)
@@ -111,11 +115,11 @@ class Ledger(Generic[M]):
         self.stopped = None
         allowance = _Allowance(board.settings.max_waiting - self._counts.waiting)
         for entry in board.finished.values():
-            yield _Step(_move(entry, None), entry)
+            yield _Step(Move.of(entry.position, entry.row, None), entry)
         for row in board.seen.values():
-            yield _Step(Move(row.position, row.revision, _dealt_with(row, now)))
+            yield _Step(Move.of(row.position, row, _dealt_with(row, now)))
         for entry in self._fates():
-            yield _Step(_move(entry, entry.fate), entry)
+            yield _Step(Move.of(entry.position, entry.row, entry.fate), entry)
             if not closing and entry.key is not None and entry.fate and board.holds_key(entry.fate):
                 self._dropped.extend(other for other in board.keys.chain(entry.key) if _is_loaded(other))
                 yield from self._followers(entry.key, allowance, now)
@@ -125,8 +129,9 @@ class Ledger(Generic[M]):
             if key not in board.keys.unknown and board.keys.heads[key].place != ASIDE:
                 yield from self._followers(key, allowance, now)
         for delivery in board.guards.values():
-            if delivery.entry.guard and not _is_skipped(delivery.entry):
-                yield _Step(_move(delivery.entry, _running(delivery.entry, now)), delivery.entry, stays=True)
+            entry = delivery.entry
+            if entry.guard and not _is_skipped(entry):
+                yield _Step(Move.of(entry.position, entry.row, _running(entry, now)), entry, stays=True)
 
     def _fates(self) -> Iterator[Entry[M]]:
         """What was set aside, as far as there may be more unrouted ones."""
@@ -145,7 +150,7 @@ class Ledger(Generic[M]):
                     self.stopped = f"waiting behind others: {self._counts.waiting:,} messages, some of key {key!r}"
                     return
                 row = Row(position=entry.position, key=key, state=State.WAITING, since=now)
-                yield _Step(_move(entry, row), entry)
+                yield _Step(Move.of(entry.position, None, row), entry)
 
     def _ask(self, now: float) -> Ask | None:
         keys = tuple(key for key in self._board.keys.unknown if not self._board.is_busy(key))
@@ -292,16 +297,8 @@ class _Allowance:
         return self._left >= 0
 
 
-def _move(entry: Entry[M], row: Row | None) -> Move:
-    return Move(entry.position, entry.row.revision if entry.row else None, row)
-
-
 def _is_skipped(entry: Entry[M]) -> bool:
     return entry.row is not None and entry.row.state is State.SKIPPED
-
-
-def _done(row: Row) -> Move:
-    return Move(row.position, row.revision, None, required=True)
 
 
 def _is_loaded(entry: Entry[M]) -> bool:

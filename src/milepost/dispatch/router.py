@@ -71,6 +71,8 @@ class Router(Generic[M]):
             return entry, member
         entry.suspect = False
         self._board.suspicious.pop(entry.position, None)
+        if group is not None:
+            self._fall_behind(group, entry.position - 1, anywhere=False)
         self._board.set_aside(entry, _unrouted(entry, now, group))
         return None
 
@@ -169,6 +171,6 @@ class Router(Generic[M]):
 
 
 def _unrouted(entry: Entry[M], now: float, group: Group[M] | None = None) -> Row:
-    row = entry.row or Row(position=entry.position, key=entry.key, state=State.UNROUTED, since=now, revision=0)
+    row = entry.row or Row(position=entry.position, key=entry.key, state=State.UNROUTED, since=now)
     label = group.label if group else None
     return row.changed(state=State.UNROUTED, since=now, due=None, route=label)
