@@ -35,8 +35,7 @@ class Claims(Generic[M]):
 
     def promise(self, entry: Entry[M], member: Member[M] | None) -> Delivery[M]:
         """A delivery for a consumer, or for the lane's own process."""
-        row = entry.row
-        delivery = Delivery(entry.message, row.attempts + 1 if row else 1, entry, member)
+        delivery = Delivery(entry.message, entry.attempts + 1, entry, member)
         entry.delivery = delivery
         self.in_flight += 1
         if member is not None and self._routes is not None:

@@ -104,6 +104,18 @@ class Entry(msgspec.Struct, Generic[M], eq=False):
     delivery: "Delivery[M] | None" = None
     """The claim in force."""
 
+    @property
+    def attempts(self) -> int:
+        """How often it was tried before; a suspect's attempt is stored when it starts."""
+        if self.row is None:
+            return 0
+        return self.row.attempts - (1 if self.is_counted else 0)
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the attempt that is under way is stored already."""
+        return self.suspect and not self.guard
+
     def __lt__(self, other: "Entry[M]") -> bool:
         return self.position < other.position
 

@@ -59,9 +59,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
     now: float
     limit: int
-    """The most rows, or keys, to load for what is due, and for heads."""
+    """The most rows to look for that are due, and the most heads."""
     per_key: int
-    """The most rows to load of one key."""
+    """The most rows to load of each of `keys`; of a key that was found otherwise it is one."""
     holding: Mapping[int, int]
     """Revisions of the rows that the lane has in memory: while unchanged they are neither due nor loaded again."""
     keys: Sequence[str] = ()

@@ -69,8 +69,11 @@ class Group(ABC, Generic[M]):
         """Takes out the lowest entry that a member has room for, and says which."""
 
     @abstractmethod
-    def assign(self, entry: Entry[M]) -> Member[M] | None:
-        """Who gets a new entry at once; None if it has to be queued."""
+    def assign(self, entry: Entry[M], *, first: bool = False) -> Member[M] | None:
+        """Who gets a new entry at once; None if it has to be queued.
+
+        With `first` it goes before what is queued and what is not known yet.
+        """
 
     @property
     def free(self) -> int:

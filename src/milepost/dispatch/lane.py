@@ -4,12 +4,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Generic
 
-import msgspec
-
+from milepost.dispatch.attempts import attempted, failed, parked, postponed
 from milepost.dispatch.board import Board
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
-from milepost.dispatch.delivery import ASIDE, GONE, GUARDED, OPEN, Delivery, Entry, M, Row, State
+from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, READY, Delivery, Entry, M, Row, State
 from milepost.dispatch.exchange import Answer, Cursor, Exchange, LaneState, Tally
 from milepost.dispatch.ledger import Ledger
 from milepost.dispatch.member import Member
@@ -152,12 +151,8 @@ class Lane(Generic[M]):
         refused: list[Delivery[M]] = []
         for entry in self._ended(deliveries, refused):
             row = self._attempted(entry, now, count, reason=reason, error=error)
-            wait = policy.wait(row.attempts, self._random) if count else 0.0
-            if wait is None:
-                row = _as(row, state=State.PARKED)
-            else:
-                row = _as(row, state=State.RETRYING, due=now + (wait if after is None else after))
-            self._put_aside(entry, row, now, failed=count)
+            row = failed(row, now, policy, self._random, after) if count else postponed(row, now, after or 0)
+            self._put_aside(entry, row, now, is_failure=count)
         return refused
 
     def park(
@@ -167,7 +162,7 @@ class Lane(Generic[M]):
         refused: list[Delivery[M]] = []
         for entry in self._ended(deliveries, refused):
             row = self._attempted(entry, now, True, reason=reason, error=error)
-            self._put_aside(entry, _as(row, state=State.PARKED), now, failed=True)
+            self._put_aside(entry, parked(row), now, is_failure=True)
         return refused
 
     def give_back(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:
@@ -296,6 +291,13 @@ class Lane(Generic[M]):
             if entry.delivery is not None:
                 self._claims.end(entry.delivery)
 
+    def convert(self, now: float) -> None:
+        """Everything that was taken gets its row instead of being handed out: for those who pull."""
+        for entry in self._board.window.entries.values():
+            if entry.place in (READY, BLOCKED):
+                row = Row(position=entry.position, key=entry.key, state=State.WAITING, since=now)
+                self._board.set_aside(entry, row)
+
     def change(self, settings: Settings) -> None:
         """Other settings from now on."""
         self._board.settings = settings
@@ -310,7 +312,7 @@ class Lane(Generic[M]):
             runs = entry.row is not None and entry.row.state is State.RUNNING and not entry.guard
             if runs and entry.place not in (ASIDE, GONE):
                 row = self._attempted(entry, now, False)
-                self._board.set_aside(entry, _as(row, state=State.RETRYING, due=now))
+                self._board.set_aside(entry, postponed(row, now, 0))
 
     def _permitted(self, now: float, limit: int) -> int:
         """How many more may be handed out."""
@@ -358,21 +360,11 @@ class Lane(Generic[M]):
     def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
         row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now)
-        counted_at_start = entry.suspect and not entry.guard
-        more = int(count) - int(counted_at_start)
-        return row.changed(
-            attempts=row.attempts + more,
-            total=row.total + more,
-            since=now,
-            due=None,
-            route=None,
-            reason=reason,
-            error=error,
-        )
+        return attempted(row, now, more=int(count) - int(entry.is_counted), reason=reason, error=error)
 
-    def _put_aside(self, entry: Entry[M], row: Row, now: float, *, failed: bool) -> None:
+    def _put_aside(self, entry: Entry[M], row: Row, now: float, *, is_failure: bool) -> None:
         self._ledger.settled += 1
-        if failed:
+        if is_failure:
             self._ledger.failed += 1
             self._breaker.failed(now)
         self._board.set_aside(entry, row)
@@ -394,7 +386,7 @@ class Lane(Generic[M]):
                 return
             reason = f"its process vanished in {entry.row.attempts} attempts"
             del self._board.suspicious[entry.position]
-            self._board.set_aside(entry, entry.row.changed(state=State.PARKED, since=now, reason=reason))
+            self._board.set_aside(entry, parked(attempted(entry.row, now, more=0, reason=reason)))
 
     def _is_routed(self, message: M) -> bool:
         return self._routes is None or self._routes.match(message) is not None
@@ -403,7 +395,3 @@ class Lane(Generic[M]):
         if self._routes is None:
             raise TypeError("this lane has no routes, and so no consumers")
         return self._routes
-
-
-def _as(row: Row, *, state: State, due: float | None = None) -> Row:
-    return msgspec.structs.replace(row, state=state, due=due)

@@ -55,11 +55,11 @@ class Pinned(Group[M]):
         queue.pop()
         return entry, member
 
-    def assign(self, entry: Entry[M]) -> Member[M] | None:
-        if not self._roomy or self._queue or entry.position > self._known_to:
+    def assign(self, entry: Entry[M], *, first: bool = False) -> Member[M] | None:
+        if not self._roomy or (not first and (self._queue or entry.position > self._known_to)):
             return None
         owner = self.buckets.owner_of(self._bucket_of(entry.message))
-        return None if owner.full or self._waiting[owner] else owner
+        return None if owner.full or (not first and self._waiting[owner]) else owner
 
     def clear(self) -> list[Entry[M]]:
         entries = super().clear()

@@ -66,7 +66,7 @@ class Router(Generic[M]):
         if entry is None:
             return None
         group = self._routes.match(entry.message)
-        member = group.assign(entry) if group else None
+        member = group.assign(entry, first=True) if group else None
         if member is not None:
             return entry, member
         entry.suspect = False
@@ -94,8 +94,11 @@ class Router(Generic[M]):
     # Unrouted rows
 
     def scan(self) -> Scan[M] | None:
-        """Which unrouted rows are to be looked at, for groups that are behind and have room."""
-        groups = {group: group.known_to for group in self._behind if group.has_room}
+        """Which unrouted rows are to be looked at, for groups that are behind, have room, and have used up what is
+        in memory."""
+        if not self._behind or self._board.ready:
+            return None
+        groups = {group: group.known_to for group in self._behind if group.has_room and not group.has_next}
         if not groups:
             return None
         if any(self._behind[group] for group in groups):

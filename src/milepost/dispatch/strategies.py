@@ -29,8 +29,8 @@ class InTurn(Group[M]):
         entry = self._queue.pop()
         return None if entry is None else (entry, self._whose_turn())
 
-    def assign(self, entry: Entry[M]) -> Member[M] | None:
-        if not self.has_room or self._queue or entry.position > self._known_to:
+    def assign(self, entry: Entry[M], *, first: bool = False) -> Member[M] | None:
+        if not self.has_room or (not first and (self._queue or entry.position > self._known_to)):
             return None
         return self._whose_turn()
 

@@ -1,0 +1,139 @@
+"""What a committed write must and must not have done."""
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from dispatch.simulation.evidence import Evidence, Fate
+from dispatch.simulation.violation import Violation, ensure
+from milepost.dispatch.delivery import Row, State
+from milepost.dispatch.exchange import Cursor, Move, Write
+
+if TYPE_CHECKING:
+    from dispatch.simulation.store import LaneRecord, Store
+
+
+class Audit:
+    """Compares the rows and the cursor before and after one write with what its owner did."""
+
+    def __init__(self, store: "Store", record: "LaneRecord", write: Write, evidence: Evidence) -> None:
+        self._store = store
+        self._record = record
+        self._write = write
+        self._evidence = evidence
+        self._rows = dict(record.rows)
+        self._cursor = record.cursor
+
+    def check(self, moved: list[bool]) -> None:
+        """Checks the write, after which moves did what is known."""
+        positions = [move.position for move in self._write.moves]
+        ensure(len(set(positions)) == len(positions), f"two moves of one position in {positions}")
+        for move, did in zip(self._write.moves, moved, strict=True):
+            if did:
+                self._check_move(move)
+            else:
+                self._check_refused(move)
+        self._check_cursor()
+        self._check_places()
+        self._check_limits()
+
+    def _check_refused(self, move: Move) -> None:
+        """Only a person's change makes a move find another revision."""
+        row = self._record.rows.get(move.position)
+        by_person = row is not None and self._store.touched.get(move.position) == row.revision
+        ensure(by_person, f"{move} found {row}, which nobody has changed since")
+
+    # Cursor
+
+    def _check_cursor(self) -> None:
+        cursor = self._write.cursor
+        ensure(cursor.position >= self._cursor.position, f"the cursor went back: {self._cursor}, {cursor}")
+        end = cursor.position
+        for low, high in cursor.ahead:
+            ensure(end < low <= high, f"the ranges of {cursor} are not in order")
+            end = high
+        unpassed = sum(
+            cursor.position < message.position <= self._evidence.reach and not covers(cursor, message.position)
+            for message in self._store.messages_of(self._record.number)
+        )
+        most = unpassed + 1 + self._evidence.ranges
+        ensure(len(cursor.ahead) <= most, f"{len(cursor.ahead)} ranges are ahead with {unpassed} open messages")
+
+    def _check_places(self) -> None:
+        """Each message is after the cursor, has a row, or is settled."""
+        record, rows = self._record, self._record.rows
+        passed = {
+            message.position
+            for message in self._store.messages_of(record.number)
+            if covers(self._write.cursor, message.position)
+        }
+        for position in sorted(record.passed - passed):
+            raise Violation(f"{position} was passed and is no longer")
+        for position in sorted(rows.keys() - passed):
+            raise Violation(f"{position} has a row and is not passed by {self._write.cursor}")
+        for position in sorted(passed - record.passed - rows.keys()):
+            self._settle(position, "was passed without a row")
+        record.passed = passed
+
+    def _settle(self, position: int, what: str) -> None:
+        evidence = self._evidence
+        known = position in evidence.acked or position in evidence.committing or position in evidence.rejected
+        ensure(known, f"{position} {what}, and is not settled")
+        self._store.settled.add(position)
+
+    # Rows
+
+    def _check_move(self, move: Move) -> None:
+        old, new = self._rows.get(move.position), move.row
+        if new is None:
+            self._settle(move.position, "lost its row")
+            ensure(
+                old is None or old.state is not State.SKIPPED,
+                f"{move.position} was skipped by a person, then deleted",
+            )
+            return
+        message = self._store.log.by_position[move.position]
+        key = message.key if self._evidence.settings.ordered else None
+        ensure(new.position == move.position and new.key == key, f"{new} is not of {message}")
+        ensure(move.position not in self._store.settled, f"{move.position} is settled and got {new}")
+        ensure(new.revision == (old.revision if old else 0) + 1, f"{old} became {new}: not the next revision")
+        if old is not None and old.state is State.SKIPPED:
+            ensure(
+                new == replace(old, due=None, revision=old.revision + 1),
+                f"a person skipped {old}, and it became {new}",
+            )
+            return
+        self._check_state(old, new)
+
+    def _check_state(self, old: Row | None, new: Row) -> None:
+        position = new.position
+        fate = self._evidence.fates.get(position)
+        if new.state in (State.RETRYING, State.PARKED):
+            ensure(fate is not None and fate.agrees(new), f"{new} was written for {fate}")
+            self._check_person(new.position, fate)
+            return
+        ensure(new.state is not State.SKIPPED, f"{new} was skipped by no person")
+        ensure(position not in self._evidence.acked, f"{new} was written for an acked message")
+        ensure(fate is None or fate.ended, f"{new} was written for {fate}")
+        counted = [self._evidence.counted.get(position, old.attempts if old else 0)]
+        if new.state is State.RUNNING and position in self._evidence.suspects:
+            # With consumers it may have been set aside in between, and then it is like any other.
+            counted = [counted[0] + 1, *counted] if self._store.setup.strategy else [counted[0] + 1]
+        ensure(new.attempts in counted, f"{new} counts {new.attempts} attempts, there were {counted[0]}")
+
+    def _check_person(self, position: int, fate: Fate | None) -> None:
+        """What a person decided after an attempt is not overwritten by what that came to."""
+        newer = fate is not None and self._store.last_acts.get(position, 0) > fate.acts
+        ensure(not newer, f"a person retried {position} after it failed, and {fate} was written over it")
+
+    def _check_limits(self) -> None:
+        counts, settings, lanes = self._store.counts(), self._evidence.settings, self._store.setup.lanes
+        waiting = lanes * (settings.max_waiting + settings.window)
+        ensure(counts.waiting <= waiting, f"{counts.waiting} rows wait, more than {waiting}")
+        unrouted = settings.max_unrouted + settings.window
+        ensure(counts.unrouted <= unrouted, f"{counts.unrouted} rows are unrouted, more than {unrouted}")
+
+
+def covers(cursor: Cursor, position: int) -> bool:
+    """Whether a cursor has passed a position."""
+    return position <= cursor.position or any(low <= position <= high for low, high in cursor.ahead)

@@ -1,0 +1,98 @@
+"""The end of every schedule: all that is left is settled."""
+
+from dispatch.simulation import settling
+from dispatch.simulation.events import poke
+from dispatch.simulation.pump import pump
+from dispatch.simulation.violation import ensure
+from dispatch.simulation.worker import Worker
+from dispatch.simulation.world import World
+from milepost.dispatch.delivery import State
+from milepost.dispatch.routes import Route
+
+EVERYTHING = Route(name="all", capacity=3)
+
+
+def drain(world: World) -> None:
+    """A fresh worker brings everything to its end."""
+    _end_workers(world)
+    worker = world.start()
+    for lane in range(world.setup.lanes):
+        holding = worker.take(lane)
+        if holding.routed:
+            holding.lane.join("all", [EVERYTHING])
+            holding.consumers.join("all", [EVERYTHING])
+    rounds = 100 + 20 * len(world.store.log.messages)
+    while not _is_done(world, worker):
+        rounds -= 1
+        ensure(rounds > 0, "the drain goes on and on")
+        _retry_parked(world)
+        pump(world, worker, fill=True)
+        world.check()
+        if not _ack_all(worker):
+            _sleep(world, worker)
+    for holding in list(worker.holdings.values()):
+        worker.release(holding)
+    _check_end(world)
+
+
+def _end_workers(world: World) -> None:
+    for worker in list(world.workers.values()):
+        if not world.setup.killed:
+            for holding in list(worker.holdings.values()):
+                worker.release(holding)
+        del world.workers[worker.number]
+
+
+def _is_done(world: World, worker: Worker) -> bool:
+    if any(record.unsettled for record in world.store.lanes):
+        return False
+    horizon = world.store.log.horizon
+    return all(
+        holding.lane.cursor.position == horizon and not holding.lane.urgent(world.store.now)
+        for holding in worker.holdings.values()
+    )
+
+
+def _retry_parked(world: World) -> None:
+    for record in world.store.lanes:
+        owner = world.owner(record.number)
+        for row in list(record.rows.values()):
+            if row.state is State.PARKED:
+                world.store.retry(record.number, row.position)
+                if owner is not None and owner.settings.on_park == "continue":
+                    owner.untold[row.position] = row.revision + 1
+        if owner is not None:
+            poke(owner)
+
+
+def _ack_all(worker: Worker) -> int:
+    acked = 0
+    for holding in worker.holdings.values():
+        acked += len(holding.open)
+        settling.ack(holding, list(holding.open))
+    return acked
+
+
+def _sleep(world: World, worker: Worker) -> None:
+    """Until something says that it is time; if nothing does, nothing may be left."""
+    times = [holding.lane.wake_at() for holding in worker.holdings.values()]
+    wake = min((time for time in times if time is not None), default=None)
+    ensure(
+        wake is not None or _is_done(world, worker), "messages are left, and nothing would ever wake their owner"
+    )
+    if wake is not None:
+        world.store.now = max(world.store.now, wake)
+    for holding in worker.holdings.values():
+        settling.expire(holding)
+
+
+def _check_end(world: World) -> None:
+    store = world.store
+    for record in store.lanes:
+        ensure(not record.unsettled, f"rows are left: {record.rows}")
+        ensure(record.cursor.position == store.log.horizon, f"{record.cursor} is not the end, {store.log.horizon}")
+        ensure(not record.cursor.ahead, f"{record.cursor} has something ahead")
+    for message in store.log.messages:
+        row = store.lanes[store.lane_of(message)].rows.get(message.position)
+        settled = message.position in store.settled or row is not None
+        ensure(settled, f"{message.position} was never settled")

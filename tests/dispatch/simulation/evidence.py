@@ -1,0 +1,56 @@
+"""What an owner did that its writes may rely on."""
+
+from dataclasses import dataclass
+
+from milepost.dispatch.delivery import Row, State
+from milepost.dispatch.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What the store is to say of a message that was settled other than by an ack.
+
+    `options` are pairs of counted attempts and whether it is parked: there is more than one only when a person
+    started the count anew while it ran.
+    """
+
+    options: tuple[tuple[int, bool], ...]
+    failed_at: float
+    due: tuple[float, float]
+    acts: int = 0
+    """How often people had acted by then."""
+    ended: bool = False
+    """Whether it only ended with a release: then it may also be left as it was."""
+
+    @property
+    def parked(self) -> bool:
+        """Whether it is parked, for certain."""
+        return all(parked for _, parked in self.options)
+
+    def agrees(self, row: Row) -> bool:
+        """Whether a row says so."""
+        if (row.attempts, row.state is State.PARKED) not in self.options:
+            return False
+        if row.state is State.PARKED:
+            return row.due is None
+        return row.state is State.RETRYING and row.due is not None and self._is_time(row.due)
+
+    def _is_time(self, due: float) -> bool:
+        return due >= self.failed_at and self.due[0] - 1e-6 <= due <= self.due[1] + 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A copy of what an owner knew when it made an exchange."""
+
+    settings: Settings
+    acked: frozenset[int]
+    committing: frozenset[int]
+    rejected: frozenset[int]
+    fates: dict[int, Fate]
+    counted: dict[int, int]
+    """Counted attempts of messages whose row counts one more already, since they run as suspects."""
+    suspects: frozenset[int]
+    reach: int
+    ranges: int
+    """How many ranges were ahead of the cursor when the owner took the lane."""

@@ -1,0 +1,122 @@
+"""What must hold when a message is handed out."""
+
+from dispatch.simulation.holding import Claim, Holding
+from dispatch.simulation.message import Message
+from dispatch.simulation.routing import check_route, check_unrouted
+from dispatch.simulation.violation import ensure
+from milepost.dispatch.delivery import Delivery, State
+
+
+def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Message]]:
+    """What a lane hands out now, checked. `stall` numbers the stall of the subscription, if there is one."""
+    given = holding.lane.next(holding.store.now, limit)
+    for promised in holding.lane._board.guards.values():
+        holding.promises.setdefault(promised, holding.consumers.version)
+    ensure(len(given) <= limit, f"{len(given)} deliveries instead of {limit}")
+    for delivery in given:
+        claim = _claim(holding, delivery, stall)
+        _check_claim(holding, claim)
+        if holding.current:
+            _check_finality(holding, claim)
+            _check_order(holding, claim)
+            _check_attempts(holding, claim)
+            _check_guard(holding, claim)
+        if holding.routed:
+            check_route(holding, claim)
+        holding.open[delivery] = claim
+    check_unrouted(holding)
+    return given
+
+
+def _claim(holding: Holding, delivery: Delivery[Message], stall: int | None) -> Claim:
+    message = delivery.message
+    timeout = holding.settings.timeout
+    return Claim(
+        delivery,
+        message.position,
+        message.key if holding.settings.ordered else None,
+        message.size,
+        delivery.attempt - 1,
+        None if timeout is None else holding.store.now + timeout,
+        delivery.alone,
+        None if delivery in holding.promises else stall,
+    )
+
+
+def _check_claim(holding: Holding, claim: Claim) -> None:
+    """It is not handed out twice, and alone if it has to be."""
+    position = claim.position
+    ensure(all(other.position != position for other in holding.open.values()), f"{position} is out already")
+    ensure(claim.deadline == claim.delivery.deadline, f"{position} times out at {claim.delivery.deadline}")
+    if claim.alone or any(other.alone for other in holding.open.values()):
+        ensure(not holding.open, f"{position} is not alone")
+    if position in holding.suspects and not holding.routed:
+        ensure(claim.alone, f"{position} ran when its process vanished, and is not alone")
+
+
+def _check_finality(holding: Holding, claim: Claim) -> None:
+    """What is settled, parked, or not due is not handed out."""
+    position, store = claim.position, holding.store
+    ensure(position not in store.settled, f"{position} is settled and handed out again")
+    ensure(position not in holding.acked, f"{position} was acked and is handed out again")
+    ensure(position not in holding.told_skips, f"{position} was skipped by a person and is handed out")
+    fate, row = holding.fates.get(position), holding.row(position)
+    ensure(fate is None or not fate.parked, f"{position} was parked and is handed out")
+    ensure(fate is None or fate.due[0] <= store.now, f"{position} is handed out before it is due")
+    if row is not None and row.state is State.RETRYING and row.due is not None:
+        ensure(row.due <= store.now, f"{position} is handed out at {store.now}, and due at {row.due}")
+    ensure(row is None or row.state is not State.PARKED, f"{position} is parked and handed out")
+
+
+def _check_order(holding: Holding, claim: Claim) -> None:
+    """No lower one of its key is unsettled, and no other one is out."""
+    if claim.key is None:
+        return
+    lower = lowest_unsettled(holding, claim.key)
+    ensure(lower is None or lower >= claim.position, f"{claim.position} is handed out before {lower} of its key")
+    for other in holding.open.values():
+        ensure(other.key != claim.key, f"{claim.position} is handed out beside {other.position} of its key")
+
+
+def _check_attempts(holding: Holding, claim: Claim) -> None:
+    counted = holding.attempts(claim.position)
+    ensure(claim.counted in counted, f"attempt {claim.counted + 1} of {claim.position}, after {counted}")
+
+
+def _check_guard(holding: Holding, claim: Claim) -> None:
+    """Its row says that it runs, where that matters."""
+    position, row = claim.position, holding.row(claim.position)
+    if position in holding.store.touched:
+        return
+    running = row is not None and row.state is State.RUNNING
+    ensure(running or not holding.settings.track_all, f"{position} starts without a row that says so")
+    ensure(running or not claim.alone, f"{position} is suspect and starts without a row that says so")
+    if not holding.unclean or running:
+        return
+    if row is None:
+        ordinal = holding.ordinals[position]
+        ensure(ordinal > holding.settings.probation, f"{position} starts on probation without a row")
+    else:
+        ensure(row.since > holding.taken_at, f"{position} starts on probation, its row says {row.state}")
+
+
+def lowest_unsettled(holding: Holding, key: str) -> int | None:
+    """The lowest message that holds its key in the eyes of this owner."""
+    for message in holding.store.log.by_key.get(key, ()):
+        if not is_free(holding, message.position):
+            return message.position
+    return None
+
+
+def is_free(holding: Holding, position: int) -> bool:
+    """Whether a message does not hold its key."""
+    if position in holding.store.settled or position in holding.acked or position in holding.rejected:
+        return True
+    if position in holding.untold:
+        return True
+    row, fate = holding.row(position), holding.fates.get(position)
+    if row is not None and row.state is State.SKIPPED:
+        return True
+    if holding.settings.on_park == "block":
+        return False
+    return bool((fate and fate.parked) or (row and row.state is State.PARKED))

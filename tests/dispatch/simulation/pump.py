@@ -1,0 +1,132 @@
+"""Goes on until there is nothing to do, and then looks for what was left lying."""
+
+from dispatch.simulation.handing import is_free, lowest_unsettled
+from dispatch.simulation.holding import Holding
+from dispatch.simulation.message import Message
+from dispatch.simulation.routing import has_room
+from dispatch.simulation.violation import ensure
+from dispatch.simulation.worker import Worker
+from dispatch.simulation.world import World
+from milepost.dispatch.delivery import State
+
+UNLIMITED = 10_000
+
+
+def pump(world: World, worker: Worker, *, fill: bool) -> None:
+    """A worker reads, exchanges and hands out until nothing of it does anything."""
+    rounds = 40 + 3 * len(world.store.log.messages)
+    while _round(world, worker, fill):
+        rounds -= 1
+        ensure(rounds > 0, "a worker goes on and on, though there is nothing to do")
+    if not any(holding.lane.suspects for holding in worker.holdings.values()):
+        for holding in worker.holdings.values():
+            check_quiet(holding, filled=fill)
+
+
+def _round(world: World, worker: Worker, fill: bool) -> bool:
+    """One round of all lanes; whether anything happened."""
+    steps = [_step(world, worker, holding, fill) for holding in list(worker.holdings.values())]
+    return any(steps)
+
+
+def _step(world: World, worker: Worker, holding: Holding, fill: bool) -> bool:
+    """One round of a lane; whether anything happened."""
+    busy = fill and holding.fill(UNLIMITED, 0, 0)
+    busy |= _exchange(world, worker, holding)
+    if worker.holdings.get(holding.number) is not holding:
+        return True
+    given = worker.next(holding, UNLIMITED)
+    world.note("pumped", *((delivery.message.position, delivery.consumer) for delivery in given))
+    return busy or bool(given) or holding.lane.urgent(world.store.now)
+
+
+def _exchange(world: World, worker: Worker, holding: Holding) -> bool:
+    """Exchanges, if there is anything to write or to ask."""
+    if holding.under_way is None and (made := holding.make()) is not None:
+        world.note("exchange", made.write, made.ask)
+    if holding.under_way is None:
+        return False
+    worker.swap(holding)
+    return True
+
+
+def check_quiet(holding: Holding, *, filled: bool) -> None:
+    """Nothing that could go on is left lying."""
+    lane = holding.lane
+    ensure(lane.in_flight == len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
+    if holding.breaker.stalled or not holding.current:
+        return
+    for message in holding.store.messages_of(holding.number):
+        if message.position <= lane.reach and _should_be_out(holding, message):
+            why = f"reach {lane.reach}, rows {holding.row(message.position)}, {lane.stopped}"
+            ensure(False, f"{message.position} could be handed out and is not: {why}")
+    _check_wake(holding)
+    if filled and not holding.open and not holding.routed and lane.stopped is None:
+        horizon = holding.store.log.horizon
+        ensure(lane.reach == horizon, f"nothing is open, and the reach is {lane.reach} of {horizon}")
+
+
+def _should_be_out(holding: Holding, message: Message) -> bool:
+    position = message.position
+    if not _is_unsettled(holding, position) or any(c.position == position for c in holding.open.values()):
+        return False
+    if not _is_due(holding, position) or not _is_key_free(holding, message):
+        return False
+    if holding.row(position) is not None and _is_full_of_rows(holding):
+        return False
+    return not holding.routed or has_room(holding, message)
+
+
+def _is_unsettled(holding: Holding, position: int) -> bool:
+    if position in holding.store.settled or position in holding.acked or position in holding.rejected:
+        return False
+    row = holding.row(position)
+    return position not in holding.unpoked and (row is None or row.state is not State.SKIPPED)
+
+
+def _is_due(holding: Holding, position: int) -> bool:
+    row = holding.row(position)
+    if row is None:
+        return position not in holding.fates
+    if row.state is State.PARKED:
+        return False
+    return row.due is None or row.due <= holding.store.now
+
+
+def _is_key_free(holding: Holding, message: Message) -> bool:
+    if not holding.settings.ordered:
+        return True
+    others = holding.store.log.by_key[message.key]
+    if any(other.position in holding.unpoked for other in others):
+        return False
+    if any(claim.key == message.key for claim in holding.open.values()):
+        return False
+    return lowest_unsettled(holding, message.key) == message.position
+
+
+def _is_full_of_rows(holding: Holding) -> bool:
+    board = holding.lane._board
+    return board.room() <= 0 and len(board.rows) >= holding.settings.window // 8 + 1
+
+
+def _check_wake(holding: Holding) -> None:
+    """Whoever sleeps is woken when something is due."""
+    now, wake = holding.store.now, holding.lane.wake_at()
+    times = [claim.deadline for claim in holding.open.values() if claim.deadline is not None]
+    for row in holding.record.rows.values():
+        if row.state is not State.RETRYING or row.due is None or row.due <= now:
+            continue
+        if row.position not in holding.unpoked and is_free_below(holding, row.position):
+            times.append(row.due)
+    if times:
+        ensure(
+            wake is not None and wake <= min(times), f"it wakes at {wake}, and something is due at {min(times)}"
+        )
+
+
+def is_free_below(holding: Holding, position: int) -> bool:
+    """Whether a message is the one that holds its key."""
+    if not holding.settings.ordered:
+        return True
+    key = holding.store.log.by_position[position].key
+    return lowest_unsettled(holding, key) == position and not is_free(holding, position)

@@ -1,0 +1,83 @@
+"""Who gets a message, and who had room for it."""
+
+from dispatch.simulation.consumers import GroupKey
+from dispatch.simulation.holding import Claim, Holding, bucket_of
+from dispatch.simulation.message import Message
+from dispatch.simulation.violation import ensure
+from milepost.dispatch.delivery import State
+from milepost.dispatch.routes import Route
+
+
+def check_route(holding: Holding, claim: Claim) -> None:
+    """It goes to one who should get it and has room."""
+    delivery, consumers = claim.delivery, holding.consumers
+    ensure(delivery.consumer in consumers.routes, f"{claim.position} goes to {delivery.consumer}, who is gone")
+    if holding.promises.get(delivery, consumers.version) != consumers.version:
+        return
+    group = consumers.group_of(delivery.message)
+    members = [] if group is None else [(name, route.name) for name, route in consumers.members_of(group)]
+    member = (str(delivery.consumer), str(delivery.route))
+    ensure(member in members, f"{claim.position} goes to {member}, and should go to one of {members}")
+    _check_capacity(holding, claim)
+    if is_pinned(holding):
+        _check_pin(holding, claim, group)
+
+
+def _check_capacity(holding: Holding, claim: Claim) -> None:
+    delivery = claim.delivery
+    route = holding.consumers.route(str(delivery.consumer), str(delivery.route))
+    assert route is not None
+    sizes = [claim.size, *open_sizes(holding, str(delivery.consumer), route.name)]
+    ensure(len(sizes) <= route.capacity, f"{delivery.consumer} gets {len(sizes)} of {route.capacity}")
+    # The last one may overshoot; which one that was is not seen for those that were promised before.
+    before_last = sum(sizes) - max(sizes)
+    ensure(before_last < route.capacity_bytes, f"{delivery.consumer} gets {sizes} of {route.capacity_bytes} bytes")
+
+
+def _check_pin(holding: Holding, claim: Claim, group: GroupKey | None) -> None:
+    """A bucket stays with whom it went to, while nobody comes, goes or changes."""
+    pin = (group, bucket_of(claim.delivery.message))
+    now = (holding.consumers.version, claim.delivery.consumer)
+    before = holding.pins.get(pin)
+    if before is not None and before[0] == now[0]:
+        ensure(before[1] == now[1], f"bucket {pin} went from {before[1]} to {now[1]}")
+    holding.pins[pin] = now
+
+
+def check_unrouted(holding: Holding) -> None:
+    """What is set aside as unrouted has nobody who could take it."""
+    aside = holding.lane._board.aside
+    for position, entry in aside.items():
+        is_unrouted = entry.fate is not None and entry.fate.state is State.UNROUTED
+        if is_unrouted and position not in holding.unrouted:
+            ensure(not has_room(holding, entry.message), f"{position} is unrouted, and there is someone with room")
+    holding.unrouted = set(aside)
+
+
+def has_room(holding: Holding, message: Message) -> bool:
+    """Whether someone should get it who has room for certain: also after having been full."""
+    group = holding.consumers.group_of(message)
+    if group is None:
+        return False
+    rooms = [_is_low(holding, name, route) for name, route in holding.consumers.members_of(group)]
+    return all(rooms) if is_pinned(holding) else any(rooms)
+
+
+def is_pinned(holding: Holding) -> bool:
+    return (holding.store.setup.strategy or "").startswith("pinned")
+
+
+def open_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
+    """The sizes of a route's open messages."""
+    return [
+        claim.size
+        for claim in holding.open.values()
+        if claim.delivery.consumer == consumer and claim.delivery.route == route
+    ]
+
+
+def _is_low(holding: Holding, consumer: str, route: Route) -> bool:
+    sizes = open_sizes(holding, consumer, route.name)
+    if not route.capacity or not route.capacity_bytes:
+        return False
+    return len(sizes) <= route.capacity * 4 // 5 and sum(sizes) <= route.capacity_bytes * 4 // 5

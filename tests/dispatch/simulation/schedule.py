@@ -1,0 +1,269 @@
+"""Schedules drawn at random: the same seed gives the same one."""
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from dispatch.simulation import events, operations
+from dispatch.simulation.operations import KEYS, NUMBERS, Operation
+from dispatch.simulation.setup import Setup
+from milepost.dispatch.routes import STRATEGIES
+
+LENGTH = 80
+KINDS = ("local", "ordered", "routed", "pinned")
+"""Handlers without an order, handlers with one, consumers, consumers with pinned buckets."""
+
+
+def drawn(kind: str, seed: int, length: int = LENGTH) -> tuple[Setup, list[Operation]]:
+    """A setup of a kind and a schedule for it."""
+    random = Random(f"{kind} {seed}")
+    setup = _setup(kind, random)
+    draw = _Draw(random, setup)
+    return setup, draw.schedule(length)
+
+
+def _setup(kind: str, random: Random) -> Setup:
+    routed = kind in ("routed", "pinned")
+    strategies = STRATEGIES[2:] if kind == "pinned" else STRATEGIES[:2]
+    small_or_large = (random.randint(1, 4), 1000)
+    return Setup(
+        lanes=1 if routed else random.choice((1, 1, 2, 3)),
+        ordered=kind == "ordered" or (routed and random.random() < 0.5),
+        strategy=random.choice(strategies) if routed else None,
+        on_park="block" if random.random() < 0.5 else "continue",
+        window=random.choice((1, 2, 3, 5, 8, 12, 20)),
+        window_bytes=random.choice((3, 10, 10_000)),
+        timeout=random.choice((None, 3.0, 10.0)),
+        track_all=random.random() < 0.1,
+        probation=random.choice((0, 3, 40)),
+        stall_after=random.choice((1, 3, 1000, 1000, 1000)),
+        max_waiting=random.choice((*small_or_large, 1000)),
+        max_unrouted=random.choice((*small_or_large, 1000)),
+        attempts=random.randint(1, 4),
+        killed=random.random() < 0.5,
+    )
+
+
+class _Draw:
+    """Draws operations that fit a setup."""
+
+    def __init__(self, random: Random, setup: Setup) -> None:
+        self._random = random
+        self._setup = setup
+        choices = [*_COMMON, *(_ROUTED if setup.strategy else ())]
+        # Some schedules are calm, some see a lot of one thing.
+        self._choices = [choice for choice, _ in choices]
+        self._weights = [
+            weight * random.choice((0, 1, 1, 1, 3)) if weight < 4 else weight for _, weight in choices
+        ]
+
+    def schedule(self, length: int) -> list[Operation]:
+        """Operations, those that belong together one after the other."""
+        found: list[Operation] = [*_begin(self._random, self._setup)]
+        while len(found) < length:
+            found += self._random.choices(self._choices, self._weights)[0](self._random)
+        return found[:length]
+
+
+Choice = Callable[[Random], Iterable[Operation]]
+
+
+def _where(random: Random) -> dict[str, int]:
+    return {"worker": random.randrange(3), "lane": random.randrange(3)}
+
+
+def _which(random: Random) -> dict[str, Any]:
+    return {**_where(random), "which": random.randrange(10), "count": random.choice((1, 1, 2, 5))}
+
+
+def _append(random: Random) -> Operation:
+    return operations.Append(
+        random.choice((1, 1, 2, 4, 8)),
+        random.randrange(KEYS),
+        random.randrange(NUMBERS),
+        random.choice((1, 1, 2, 5)),
+        random.choice((0, 0, 1, 3)),
+    )
+
+
+def _fill(random: Random) -> Operation:
+    size, before, beyond = (
+        random.choice((0, 1, 2, 5, 50)),
+        random.choice((0, 0, 0, 4)),
+        random.choice((0, 0, 1, 3)),
+    )
+    return operations.Fill(**_where(random), size=size, before=before, beyond=beyond)
+
+
+def _next(random: Random) -> Operation:
+    return operations.Next(**_where(random), limit=random.choice((0, 1, 2, 3, 100)))
+
+
+def _ack(random: Random) -> Operation:
+    return operations.Ack(**_which(random), twice=random.random() < 0.1)
+
+
+def _retry(random: Random) -> Operation:
+    after = random.choice((None, None, 0.0, 2.0))
+    counted, cause = random.random() < 0.8, random.choice((0, 0, 1, 2, 3))
+    return operations.Retry(**_which(random), after=after, counted=counted, cause=cause)
+
+
+def _join(random: Random) -> Operation:
+    wishes = tuple(_wish(random) for _ in range(random.choice((0, 1, 1, 1, 2))))
+    return events.Join(worker=random.randrange(3), name=random.randrange(3), wishes=wishes)
+
+
+def _wish(random: Random) -> events.Wish:
+    return events.Wish(
+        random.randrange(7),
+        random.choice((0, 0, 1)),
+        random.choice((0, 1, 2, 5, 10)),
+        random.choice((0, 3, 100, 100)),
+    )
+
+
+def _redefine(random: Random) -> Operation:
+    rejected = tuple(sorted(random.sample(range(NUMBERS), random.choice((0, 1, 3)))))
+    window, attempts = random.choice((1, 3, 10)), random.randint(1, 4)
+    return events.Redefine(rejected, random.random() < 0.5, window, attempts)
+
+
+def _change(random: Random) -> Operation:
+    return events.Change(**_where(random), window=random.choice((1, 4, 16)), attempts=random.randint(1, 4))
+
+
+def _begin(random: Random, setup: Setup) -> Iterable[Operation]:
+    """Something to do, and someone to do it."""
+    yield operations.Append(random.randint(1, 8), random.randrange(KEYS), random.randrange(NUMBERS))
+    if setup.strategy is not None:
+        yield _join(random)
+
+
+def _one(operation: Callable[[Random], Operation]) -> Choice:
+    return lambda random: [operation(random)]
+
+
+def _take_over(random: Random) -> Iterable[Operation]:
+    """Another process takes lanes of one that dies, leaves them, or goes on as if they were its own."""
+    yield events.Start()
+    end = random.randrange(4)
+    if end == 0:
+        yield events.Kill(random.randrange(3))
+    elif end == 1:
+        yield events.Release(random.randrange(3), random.randrange(3))
+    worker = random.randrange(3)
+    for lane in range(3):
+        yield events.Take(worker, lane, by_force=end == 2)
+    yield from [_join(random), _join(random)]
+    yield operations.Pump(worker, random.random() < 0.5)
+
+
+def _round(random: Random) -> Iterable[Operation]:
+    """What a worker does most of the time."""
+    where = _where(random)
+    yield operations.Fill(**where)
+    yield operations.Next(**where)
+    yield _settle(random)
+    yield operations.Swap(**where)
+    yield operations.Next(**where)
+
+
+def _settle(random: Random) -> Operation:
+    return random.choice((_ack, _ack, _retry, _park, _give_back))(random)
+
+
+def _park(random: Random) -> Operation:
+    return operations.Park(**_which(random))
+
+
+def _give_back(random: Random) -> Operation:
+    return operations.GiveBack(**_which(random))
+
+
+def _meanwhile(random: Random) -> Iterable[Operation]:
+    """Something happens between an exchange and its answer."""
+    where = _where(random)
+    things = (_settle, _fill, _next, _person, _join, _expire, _leave, _lose, _pass)
+    between = [random.choice(things)(random) for _ in range(random.randint(1, 4))]
+    before = random.randint(0, len(between))
+    yield operations.Make(**where, commits=random.choice((0, 0, 2)))
+    yield from between[:before]
+    yield operations.Commit(**where)
+    yield from between[before:]
+    yield operations.Learn(**where)
+    yield operations.Next(**where)
+
+
+def _person(random: Random) -> Operation:
+    person = random.choice((events.RetryRow, events.RetryRow, events.SkipRow))
+    return person(random.randrange(10), random.random() < 0.6)
+
+
+def _expire(random: Random) -> Operation:
+    return operations.Expire(**_where(random))
+
+
+def _leave(random: Random) -> Operation:
+    return events.Leave(random.randrange(3), random.randrange(3))
+
+
+def _lose(random: Random) -> Operation:
+    return events.Lose(random.randrange(3), random.randrange(3))
+
+
+def _pass(random: Random) -> Operation:
+    return operations.Pass(random.choice((0.5, 2.0, 8.0, 30.0)))
+
+
+def _late(random: Random) -> Operation:
+    return operations.Late(**_where(random), which=random.randrange(9), how=random.randrange(6))
+
+
+def _make(random: Random) -> Operation:
+    return operations.Make(**_where(random), commits=random.choice((0, 0, 1, 3)))
+
+
+def _swap(random: Random) -> Operation:
+    return operations.Swap(**_where(random), commits=random.choice((0, 0, 1, 3)))
+
+
+_COMMON: tuple[tuple[Choice, int], ...] = (
+    (_round, 10),
+    (_meanwhile, 6),
+    (_take_over, 2),
+    (_one(_append), 12),
+    (_one(_fill), 6),
+    (_one(_next), 10),
+    (_one(_ack), 8),
+    (_one(_retry), 5),
+    (_one(_park), 2),
+    (_one(_give_back), 2),
+    (_one(lambda random: operations.Extend(**_which(random), seconds=random.choice((1.0, 5.0)))), 1),
+    (_one(lambda random: operations.Stop(**_which(random))), 1),
+    (_one(_late), 2),
+    (_one(_expire), 3),
+    (_one(_make), 3),
+    (_one(lambda random: operations.Commit(**_where(random))), 3),
+    (_one(lambda random: operations.Learn(**_where(random))), 3),
+    (_one(_swap), 8),
+    (_one(lambda random: operations.Abandon(**_where(random))), 1),
+    (_one(lambda random: operations.Pump(random.randrange(3), random.random() < 0.5)), 3),
+    (_one(_pass), 8),
+    (_one(lambda random: events.Start()), 1),
+    (_one(lambda random: events.Kill(random.randrange(3))), 1),
+    (_one(lambda random: events.Take(**_where(random), by_force=random.random() < 0.2)), 3),
+    (_one(lambda random: events.Release(**_where(random))), 1),
+    (_one(lambda random: events.Forget(**_where(random))), 1),
+    (_one(_person), 3),
+    (_one(lambda random: events.MoveCursor(random.randrange(3), random.randrange(101))), 1),
+    (_one(lambda random: events.Poke()), 1),
+    (_one(_redefine), 1),
+    (_one(_change), 1),
+)
+
+_ROUTED: tuple[tuple[Choice, int], ...] = (
+    (_one(_join), 8),
+    (_one(_leave), 2),
+    (_one(_lose), 2),
+)

@@ -1,0 +1,109 @@
+"""A process that owns lanes."""
+
+from random import Random
+
+from dispatch.simulation.handing import next_of
+from dispatch.simulation.holding import Holding
+from dispatch.simulation.message import Message
+from dispatch.simulation.setup import Definition
+from dispatch.simulation.store import Store
+from dispatch.simulation.violation import ensure
+from milepost.dispatch.breaker import Breaker
+from milepost.dispatch.delivery import Delivery
+
+
+class Worker:
+    """Owns lanes, hands their messages out, and dies at any time."""
+
+    def __init__(self, store: Store, number: int, definition: Definition) -> None:
+        self.store = store
+        self.number = number
+        self.definition = definition
+        self.holdings: dict[int, Holding] = {}
+        self.breaker = Breaker(definition.settings.stall_after, definition.settings.retry.delay)
+        self._random = Random(number)
+        self._stalls = 0
+        self._was_stalled = False
+
+    def may_take(self, lane: int, owner_lives: bool, by_force: bool) -> bool:
+        """Whether it may have a lane: not one that a later definition has run."""
+        record = self.store.lanes[lane]
+        if record.definition > self.definition.number:
+            return False
+        if lane in self.holdings and self.holdings[lane].current:
+            return False
+        return by_force or record.owner is None or record.owner == self.number or not owner_lives
+
+    def take(self, lane: int) -> Holding:
+        """Takes a lane, and forgets what it may still have had of it."""
+        self.drop(lane)
+        vanished = self.store.lanes[lane].owner != self.number
+        state = self.store.take(lane, self.number, self.definition.number, vanished=vanished)
+        holding = Holding(self.store, lane, self.definition, state, self.breaker, self._random.random)
+        self.holdings[lane] = holding
+        return holding
+
+    def drop(self, lane: int) -> None:
+        """Throws a lane away."""
+        holding = self.holdings.pop(lane, None)
+        for delivery in holding.open if holding else ():
+            self.breaker.given_up(delivery)
+
+    def next(self, holding: Holding, limit: int) -> list[Delivery[Message]]:
+        """Hands out, unless something runs alone in this process."""
+        others = [other for other in self.holdings.values() if other is not holding]
+        alone = holding.lane.suspects
+        if any(other.open if alone else other.lane.suspects for other in others):
+            return []
+        given = next_of(holding, limit, self.stall())
+        self._check_probes()
+        return given
+
+    def stall(self) -> int | None:
+        """The number of the stall that lasts, if one does."""
+        stalled = self.breaker.stalled is not None
+        if stalled and not self._was_stalled:
+            self._stalls += 1
+        self._was_stalled = stalled
+        return self._stalls if stalled else None
+
+    def _check_probes(self) -> None:
+        stall = self.stall()
+        if stall is not None:
+            probes = [
+                claim.position
+                for holding in self.holdings.values()
+                for claim in holding.open.values()
+                if claim.probe == stall
+            ]
+            ensure(len(probes) <= 1, f"{probes} are tried at a time, while stalled")
+
+    def swap(self, holding: Holding) -> bool:
+        """Makes an exchange and learns its answer, or goes on with the one under way; False: it is refused."""
+        if holding.under_way is None:
+            holding.make()
+        if not holding.commit():
+            self.drop(holding.number)
+            return False
+        holding.learn()
+        return True
+
+    def release(self, holding: Holding) -> None:
+        """Leaves a lane in good order."""
+        if holding.committing() and not self.swap(holding):
+            return
+        holding.close()
+        while holding.under_way is not None or holding.make() is not None:
+            if not self.swap(holding):
+                return
+        check_released(holding)
+        self.store.release(holding.number, holding.epoch)
+        self.drop(holding.number)
+
+
+def check_released(holding: Holding) -> None:
+    """Nothing that an owner left in good order counts."""
+    for position, counted in holding.counted.items():
+        row = holding.row(position)
+        if row is not None and position not in holding.store.touched:
+            ensure(row.attempts == counted, f"{row} counts an attempt that a release ended")

@@ -1,0 +1,71 @@
+"""The store, the workers on it, and what they put out."""
+
+from dispatch.simulation.holding import Holding
+from dispatch.simulation.setup import Setup
+from dispatch.simulation.store import Store
+from dispatch.simulation.violation import ensure
+from dispatch.simulation.worker import Worker
+
+
+class World:
+    """Everything that a schedule acts on."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        self.store = Store(setup)
+        self.definition = setup.definition()
+        self.workers: dict[int, Worker] = {}
+        self.trace: list[str] = []
+        """What came out, in words, so that two runs can be compared."""
+        self._started = 0
+
+    def start(self) -> Worker:
+        """A new process, with the newest definition."""
+        self._started += 1
+        worker = self.workers[self._started] = Worker(self.store, self._started, self.definition)
+        return worker
+
+    def worker(self, index: int) -> Worker | None:
+        workers = list(self.workers.values())
+        return workers[index % len(workers)] if workers else None
+
+    def holding(self, worker: int, lane: int) -> tuple[Worker, Holding] | None:
+        """A lane that a worker has, by any numbers."""
+        found = self.worker(worker)
+        if found is None or not found.holdings:
+            return None
+        holdings = list(found.holdings.values())
+        return found, holdings[lane % len(holdings)]
+
+    def owner(self, lane: int) -> Holding | None:
+        """Who has a lane now."""
+        for worker in self.workers.values():
+            holding = worker.holdings.get(lane)
+            if holding is not None and holding.current:
+                return holding
+        return None
+
+    def note(self, *what: object) -> None:
+        self.trace.append(" ".join(map(str, what)))
+
+    def check(self) -> None:
+        """What holds of memory after every step."""
+        for worker in self.workers.values():
+            for holding in worker.holdings.values():
+                _check_memory(holding)
+
+
+def _check_memory(holding: Holding) -> None:
+    lane = holding.lane
+    board = lane._board
+    holding.most = max(holding.most, holding.settings.window)
+    holding.most_in_flight = max(holding.most_in_flight, lane.in_flight)
+    holding.most_room = max(holding.most_room, _capacity(holding))
+    bound = holding.most + holding.most_in_flight + holding.most // 8 + 1 + holding.extra + holding.most_room
+    held = len(board.window.entries) + len(board.rows)
+    ensure(held <= bound, f"{held} entries are in memory, more than {bound}")
+    ensure(lane.in_flight >= len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
+
+
+def _capacity(holding: Holding) -> int:
+    return sum(route.capacity for routes in holding.consumers.routes.values() for route in routes)
