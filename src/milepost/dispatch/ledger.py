@@ -90,6 +90,9 @@ class Ledger(Generic[M]):
         ask = None if closing else self._ask(now)
         if write is None and ask is None:
             return None
+        if write is not None and any(move.replaces is None for move in write.moves):
+            # They may be there from now on, though nobody has said so yet.
+            self._board.has_rows = True
         self.under_way = Exchange(now, write, ask, tuple(commits))
         self.writing = frozenset(step.move.position for step in self._steps)
         return self.under_way

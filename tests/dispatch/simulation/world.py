@@ -1,6 +1,7 @@
 """The store, the workers on it, and what they put out."""
 
 from dispatch.simulation.holding import Holding
+from dispatch.simulation.routing import check_unrouted
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.store import Store
 from dispatch.simulation.violation import ensure
@@ -53,6 +54,8 @@ class World:
         for worker in self.workers.values():
             for holding in worker.holdings.values():
                 _check_memory(holding)
+                if holding.routed:
+                    check_unrouted(holding)
 
 
 def _check_memory(holding: Holding) -> None:
