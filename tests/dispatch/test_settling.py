@@ -167,13 +167,29 @@ def test_one_exchange_is_under_way_at_a_time() -> None:
 
 def test_what_is_settled_while_an_exchange_is_under_way_goes_with_the_next() -> None:
     owner = Owner()
-    owner.fill(*many(1, 3), up_to=3)
+    owner.fill(*many(1, 4, "ab"), up_to=4)
+    assert owner.next() == [1, 2]
+    owner.retry(1)
+    exchange = owner.exchange()
+    owner.fill(Example(5, key="b"), up_to=5)
+    owner.ack(2)
+    assert owner.next() == [4]
+    owner.ack(4)
+    owner.lane.exchanged(owner.answer(exchange))
+    assert owner.next() == [5]
+    write = owner.exchange().write
+    assert write is not None
+    assert write.cursor == Cursor(4)
+
+
+def test_what_comes_while_rows_are_being_written_may_be_held_by_them() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 2), up_to=2)
     owner.next()
     owner.retry(1)
     exchange = owner.exchange()
-    owner.fill(Example(4), Example(5, key="b"), up_to=5)
-    assert owner.next() == [5]
-    owner.ack(5)
+    owner.fill(Example(3), Example(4, key="b"), up_to=4)
+    assert owner.next() == []
     owner.lane.exchanged(owner.answer(exchange))
-    assert owner.states() == {4: "waiting"}
-    assert owner.lane.cursor == Cursor(5)
+    assert owner.states() == {3: "waiting"}
+    assert owner.next() == [4]
