@@ -171,7 +171,7 @@ def test_what_is_settled_while_an_exchange_is_under_way_goes_with_the_next() -> 
     assert owner.next() == [1, 2]
     owner.retry(1)
     exchange = owner.exchange()
-    owner.fill(Example(5, key="b"), up_to=5)
+    owner.fill(Example(5, key="a"), up_to=5)
     owner.ack(2)
     assert owner.next() == [4]
     owner.ack(4)
