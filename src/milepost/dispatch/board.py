@@ -113,6 +113,13 @@ class Board(Generic[M]):
         if not self.holds_key(fate):
             self._free(entry)
 
+    def put_back(self, entry: Entry[M]) -> None:
+        """It was handed out and not tried."""
+        if entry.row is not None and entry.row.state is State.SKIPPED:
+            self.finish(entry)
+        else:
+            self.make_ready(entry)
+
     def recall(self, entry: Entry[M]) -> None:
         """It gets no row after all."""
         del self.aside[entry.position]

@@ -169,7 +169,7 @@ class Lane(Generic[M]):
         """They were not tried: they go out again at once, and nothing is counted."""
         refused: list[Delivery[M]] = []
         for entry in self._ended(deliveries, refused):
-            self._board.make_ready(entry)
+            self._board.put_back(entry)
         return refused
 
     def extend(self, deliveries: Iterable[Delivery[M]], now: float, seconds: float) -> list[Delivery[M]]:

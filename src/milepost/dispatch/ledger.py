@@ -14,6 +14,7 @@ from milepost.dispatch.router import Router, Scan
 
 _PER_KEY = 100
 """The most rows of one key that are loaded at a time."""
+_NEVER = float("inf")
 
 
 class _Step(msgspec.Struct, Generic[M], frozen=True):
@@ -52,6 +53,7 @@ class Ledger(Generic[M]):
         self._steps: list[_Step[M]] = []
         self._dropped: list[Entry[M]] = []
         self._scan: Scan[M] | None = None
+        self._look_later = _NEVER
         self.under_way: Exchange[M] | None = None
         self.writing: frozenset[int] = frozenset()
         """The positions that the exchange under way is about."""
@@ -73,8 +75,11 @@ class Ledger(Generic[M]):
         return self._scans() or (self._rows_room() > 0 and self._looks(now))
 
     def look_at(self, due: float) -> None:
-        """Some row is due then."""
-        self.next_due = due if self.next_due is None else min(due, self.next_due)
+        """Some row is due then. What an exchange under way finds may be older than that."""
+        if self.under_way is not None:
+            self._look_later = min(due, self._look_later)
+        else:
+            self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def unrouted_left(self) -> int:
         """How many more unrouted messages there may be."""
@@ -198,20 +203,30 @@ class Ledger(Generic[M]):
 
     def abandon(self) -> None:
         """The exchange was rolled back: nothing of it holds."""
-        self.under_way = None
-        self.writing = frozenset()
+        self._end()
+        self._look_after_all()
 
     def apply(self, answer: Answer[M]) -> Exchange[M]:
         """What was written holds, and what was asked is known."""
         exchange = self.under_way
         if exchange is None:
             raise RuntimeError("there is no exchange under way")
-        self.abandon()
+        self._end()
         if exchange.write is not None:
             self._wrote(exchange.write, answer)
         if exchange.ask is not None:
             self._learn(exchange.ask, answer)
+        self._look_after_all()
         return exchange
+
+    def _end(self) -> None:
+        self.under_way = None
+        self.writing = frozenset()
+
+    def _look_after_all(self) -> None:
+        later, self._look_later = self._look_later, _NEVER
+        if later < _NEVER:
+            self.look_at(later)
 
     def _wrote(self, write: Write, answer: Answer[M]) -> None:
         self._written = write.cursor
@@ -278,7 +293,7 @@ class Ledger(Generic[M]):
             board.seen[row.position] = row
         elif row.key is None:
             board.make_ready(board.load(loaded))
-        elif row.key not in answer.held and not board.is_busy(row.key):
+        if row.key is not None and row.key not in answer.held and not board.is_busy(row.key):
             board.open_key(row.key)
 
     def _look_back(self, loaded: Loaded[M], answer: Answer[M]) -> None:

@@ -79,6 +79,7 @@ class Router(Generic[M]):
     def relieve(self, now: float, allowance: int) -> None:
         """When the window is full of messages for routes without room, while others have nothing to do, the former
         get rows, so that they do not hold up the latter."""
+        self._keep_up(())
         if self._board.room() > 0 or not self._routes.idle():
             return
         for group in self._routes.crowded():
