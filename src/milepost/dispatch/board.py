@@ -117,6 +117,9 @@ class Board(Generic[M]):
         """It was handed out and not tried."""
         if entry.row is not None and entry.row.state is State.SKIPPED:
             self.finish(entry)
+        elif entry.key is not None and entry.key in self.keys.unknown:
+            # Something of its key comes before it, as was learned meanwhile.
+            entry.place = BLOCKED
         else:
             self.make_ready(entry)
 

@@ -114,7 +114,8 @@ class Ledger(Generic[M]):
         cursor = self._board.window.cursor(passing)
         tally = Tally(self.succeeded + len(commits), 0 if commits else self.failed)
         self._settled_before = self.settled
-        if not moves and cursor == self._written and not (tally.succeeded and self._breaker.stalled):
+        recovers = tally.succeeded and self._breaker.stalled
+        if not moves and not commits and cursor == self._written and not recovers:
             return None
         return Write(cursor, moves, tally)
 
