@@ -23,6 +23,10 @@ class Breaker:
         self.stalled: str | None = None
         self.streak = 0
         self.retrying = 0
+        self.unwritten = 0
+        """Failures that are not stored yet."""
+        self._recovered = False
+        """Whether a success ended it that is not stored yet."""
         self.probe: Delivery[Any] | None = None
         self.probe_at = float("-inf")
 
@@ -31,29 +35,37 @@ class Breaker:
         return self.probe is None and now >= self.probe_at
 
     def succeeded(self) -> None:
+        """An attempt succeeded."""
         self.streak = 0
+        self.unwritten = 0
+        self._recovered = True
         self._recover()
 
     def failed(self, now: float) -> None:
+        """An attempt failed, however it ended."""
         self.streak += 1
+        self.unwritten += 1
         self.stalled = why_stalled(self.streak, self.retrying, self.stall_after) or self.stalled
         if self.stalled:
             self.probe_at = now + self.pace
 
     def given_up(self, delivery: Delivery[Any]) -> None:
-        """A delivery is settled or taken back, however it ended."""
+        """A delivery is no longer under way, however it ended; also when its lane is thrown away."""
         if self.probe is delivery:
             self.probe = None
 
-    def learn(self, streak: int, stalled: str | None, retrying: int, unwritten: Tally) -> None:
-        """Takes over what is stored; what happened since then, and is not written yet, is newer."""
+    def learn(self, streak: int, stalled: str | None, retrying: int, written: Tally) -> None:
+        """Takes over what is stored, after a lane wrote this; what is not written yet is newer."""
         self.retrying = retrying
-        if unwritten.succeeded:
+        if written.succeeded:
+            self._recovered = False
+        if self._recovered:
             return
-        self.streak = streak + unwritten.failed
+        self.unwritten = max(0, self.unwritten - written.failed)
+        self.streak = streak + self.unwritten
         if stalled:
             self.stalled = stalled
-        elif not unwritten.failed:
+        elif not self.unwritten:
             self._recover()
 
     def _recover(self) -> None:

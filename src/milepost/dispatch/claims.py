@@ -101,8 +101,7 @@ class Claims(Generic[M]):
             self._board.returned(entry)
         if self.alone is delivery:
             self.alone = None
-        if self._breaker.probe is delivery:
-            self._breaker.probe = None
+        self._breaker.given_up(delivery)
         return True
 
     # Time-outs

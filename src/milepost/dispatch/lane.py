@@ -123,8 +123,7 @@ class Lane(Generic[M]):
         refused: list[Delivery[M]] = []
         for entry in self._ended(deliveries, refused):
             self._ledger.settled += 1
-            self._ledger.succeeded += 1
-            self._succeed()
+            self._ledger.count_success()
             self._board.finish(entry)
         return refused
 
@@ -238,9 +237,10 @@ class Lane(Generic[M]):
 
     def wake_at(self) -> float | None:
         """When something is to be done though nothing happens: a time-out, a row that is due, a probe."""
-        times = [self._ledger.next_due, self._claims.next_deadline()]
-        if self._breaker.stalled and not self._claims.in_flight and self._has_next():
-            times.append(self._breaker.probe_at)
+        times = [self._ledger.wake_at(), self._claims.next_deadline()]
+        breaker = self._breaker
+        if breaker.stalled and breaker.probe is None and not self._claims.in_flight and self._has_next():
+            times.append(breaker.probe_at)
         return min((time for time in times if time is not None), default=None)
 
     def poke(self) -> None:
@@ -270,7 +270,7 @@ class Lane(Generic[M]):
             self._board.finish(entry)
         for delivery in exchange.commits:
             if self._claims.end(delivery):
-                self._succeed()
+                self._breaker.succeeded()
                 self._board.finish(delivery.entry)
                 self._board.forget(delivery.entry)
 
@@ -352,11 +352,6 @@ class Lane(Generic[M]):
             else:
                 refused.append(delivery)
 
-    def _succeed(self) -> None:
-        self._ledger.failed = 0
-        if self._breaker.streak or self._breaker.stalled:
-            self._breaker.succeeded()
-
     def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
         row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now)
@@ -365,8 +360,7 @@ class Lane(Generic[M]):
     def _put_aside(self, entry: Entry[M], row: Row, now: float, *, is_failure: bool) -> None:
         self._ledger.settled += 1
         if is_failure:
-            self._ledger.failed += 1
-            self._breaker.failed(now)
+            self._ledger.count_failure(now)
         self._board.set_aside(entry, row)
 
     def _take_suspects(self, state: LaneState[M]) -> None:

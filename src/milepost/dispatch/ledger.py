@@ -57,13 +57,30 @@ class Ledger(Generic[M]):
         self.under_way: Exchange[M] | None = None
         self.writing: frozenset[int] = frozenset()
         """The positions that the exchange under way is about."""
-        self.succeeded = 0
-        self.failed = 0
+        self._succeeded = 0
+        self._failed = 0
+        self._told = Tally()
         self.settled = 0
         """Messages settled since the last write."""
         self._settled_before = 0
         self.stopped: str | None = None
         """Why the cursor stops though messages wait, if it does."""
+
+    # What has been tried
+
+    def count_success(self) -> None:
+        """An attempt succeeded."""
+        self._succeeded += 1
+        if self._failed:
+            self._failed = 0
+            self._told = Tally(self._told.succeeded, 0)
+        if self._breaker.streak or self._breaker.stalled:
+            self._breaker.succeeded()
+
+    def count_failure(self, now: float) -> None:
+        """An attempt failed."""
+        self._failed += 1
+        self._breaker.failed(now)
 
     # What is to be written and asked
 
@@ -73,6 +90,10 @@ class Ledger(Generic[M]):
         if board.guards or any(not board.is_busy(key) for key in board.keys.unknown):
             return True
         return self._scans() or (self._rows_room() > 0 and self._looks(now))
+
+    def wake_at(self) -> float | None:
+        """When rows are due that there is room for."""
+        return self.next_due if self.under_way is None and self._rows_room() > 0 else None
 
     def look_at(self, due: float) -> None:
         """Some row is due then. What an exchange under way finds may be older than that."""
@@ -112,7 +133,8 @@ class Ledger(Generic[M]):
         )
         passing = {move.position for move in moves}.union(delivery.entry.position for delivery in commits)
         cursor = self._board.window.cursor(passing)
-        tally = Tally(self.succeeded + len(commits), 0 if commits else self.failed)
+        tally = Tally(self._succeeded + len(commits), 0 if commits else self._failed)
+        self._told = Tally(self._succeeded, self._failed)
         self._settled_before = self.settled
         recovers = tally.succeeded and self._breaker.stalled
         if not moves and not commits and cursor == self._written and not recovers:
@@ -232,10 +254,9 @@ class Ledger(Generic[M]):
     def _wrote(self, write: Write, answer: Answer[M]) -> None:
         self._written = write.cursor
         self.settled -= self._settled_before
-        self.succeeded -= min(self.succeeded, write.tally.succeeded)
-        self.failed -= min(self.failed, write.tally.failed)
-        unwritten = Tally(self.succeeded, self.failed)
-        self._breaker.learn(answer.streak, answer.stalled, answer.counts.retrying, unwritten)
+        self._succeeded -= self._told.succeeded
+        self._failed -= self._told.failed
+        self._breaker.learn(answer.streak, answer.stalled, answer.counts.retrying, self._told)
         self._counts = answer.counts
         self._board.has_rows = answer.rows
         left = list(self._dropped)

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -104,19 +104,37 @@ class Feed:
         if self._task is None:
             await self._wakeups.stop()
 
-    async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
-        """Pages of messages after a position, for ever: first from history, then from the head."""
+    @asynccontextmanager
+    async def followed(self) -> AsyncIterator[None]:
+        """Keeps the feed running for a follower that asks for pages by itself."""
         self._join()
         try:
+            yield
+        finally:
+            await self._leave()
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when there is more than now, or when the server has another life."""
+        return self._changed
+
+    @property
+    def generation(self) -> int:
+        """Grows when the server has another life: positions may have been drawn again."""
+        return self._generation
+
+    async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
+        """Pages of messages after a position, for ever: first from history, then from the head."""
+        async with self.followed():
             rewinds = len(self._rewinds)
             position, seen = await self._begin(after)
             while True:
-                await self._in_step()
+                await self.in_step()
                 for rewound in self._rewinds[rewinds:]:
                     position, seen = min(position, rewound), seen.up_to(rewound)
                 rewinds = len(self._rewinds)
-                if (segment := self._since(position)) is None:
-                    async with aclosing(self._history(query, position)) as history:
+                if (segment := self.since(position)) is None:
+                    async with aclosing(self.history(query, position)) as history:
                         async for part in history:
                             position = part.high
                             if wanted := [m for m in part.messages if m.position not in seen]:
@@ -128,8 +146,6 @@ class Feed:
                     yield wanted
                 elif position >= self._consumed:
                     await news.wait()
-        finally:
-            await self._leave()
 
     def _join(self) -> None:
         self._followers += 1
@@ -152,14 +168,14 @@ class Feed:
         statement = self._statements.get("visible_above")
         return position, Ranges(await self._database.execute(statement, {"horizon": position}))
 
-    async def _in_step(self) -> None:
+    async def in_step(self) -> None:
         """Waits until the feed knows of the server's newest life, and has rewound to what survived."""
         while self._failed is not None or self._generation != self._horizon.generation:
             if self._failed is not None:
                 raise self._failed
             await self._changed.wait()
 
-    def _since(self, position: int) -> Segment | None:
+    def since(self, position: int) -> Segment | None:
         """What the feed has after a position; None if that is too far back."""
         if position >= self._consumed:
             return Segment(position, position, [])
@@ -171,7 +187,7 @@ class Feed:
             parts.append(segment.messages)
         return None
 
-    async def _history(self, query: Query, position: int) -> AsyncGenerator[Segment, None]:
+    async def history(self, query: Query, position: int) -> AsyncGenerator[Segment, None]:
         """What lies between a position and the horizon; ends early while the database is unavailable."""
         known, life = self._horizon.position, self._horizon.life
         pages = self._reader.log_pages(self._database, query, low=position, high=known, limit=None, life=life)
