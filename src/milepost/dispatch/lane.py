@@ -291,6 +291,12 @@ class Lane(Generic[M]):
             if entry.delivery is not None:
                 self._claims.end(entry.delivery)
 
+    def discard(self) -> None:
+        """The lane is lost: whatever it had in memory is of no use, and its claims end."""
+        self._ledger.abandon()
+        self._claims.release()
+        self.close()
+
     def convert(self, now: float) -> None:
         """Everything that was taken gets its row instead of being handed out: for those who pull."""
         for entry in self._board.window.entries.values():

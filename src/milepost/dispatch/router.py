@@ -57,7 +57,7 @@ class Router(Generic[M]):
                 return entry, member
             else:
                 self._routes.push(group, entry)
-        return None
+        return self._routes.take()
 
     def take_suspect(self, now: float, writing: Collection[int]) -> tuple[Entry[M], Member[M]] | None:
         """A suspect and to whom it goes; one that cannot go at once is set aside, so that it holds up nobody."""

@@ -1,7 +1,7 @@
 """Reading in pages: bounded in messages and bytes, whatever the size of the log."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, LiteralString
@@ -159,6 +159,11 @@ class Reader:
             else:
                 low = page[-1].position if cut else until
         await self._check_life(executor, life)
+
+    async def messages_at(self, executor: Executor, positions: Sequence[int]) -> Page:
+        """The messages at these positions, as far as they are there."""
+        statement = self._statements.get("messages_at")
+        return self._messages(await executor.execute(statement, {"positions": list(positions)}))
 
     async def stream_pages(
         self,
