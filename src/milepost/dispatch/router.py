@@ -69,11 +69,11 @@ class Router(Generic[M]):
         member = group.assign(entry, first=True) if group else None
         if member is not None:
             return entry, member
-        entry.suspect = False
-        self._board.suspicious.pop(entry.position, None)
         if group is not None:
             self._fall_behind(group, entry.position - 1, anywhere=False)
         self._board.set_aside(entry, _unrouted(entry, now, group))
+        self._board.suspicious.pop(entry.position, None)
+        entry.suspect = False
         return None
 
     def relieve(self, now: float, allowance: int) -> None:
@@ -177,4 +177,8 @@ class Router(Generic[M]):
 def _unrouted(entry: Entry[M], now: float, group: Group[M] | None = None) -> Row:
     row = entry.row or Row(position=entry.position, key=entry.key, state=State.UNROUTED, since=now)
     label = group.label if group else None
-    return row.changed(state=State.UNROUTED, since=now, due=None, route=label)
+    # What was counted when it was about to start has not been tried after all.
+    total = row.total - int(entry.is_counted)
+    return row.changed(
+        state=State.UNROUTED, since=now, due=None, route=label, attempts=entry.attempts, total=total
+    )
