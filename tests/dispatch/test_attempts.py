@@ -31,6 +31,7 @@ def test_a_failed_message_waits_as_the_policy_says_and_has_its_row_before_the_cu
         due=105,
         reason="ValueError",
         error="traceback",
+        size=100,
     )
 
 

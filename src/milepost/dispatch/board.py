@@ -33,7 +33,7 @@ class Board(Generic[M]):
         self.aside: dict[int, Entry[M]] = {}
         self.finished: dict[int, Entry[M]] = {}
         self.seen: dict[int, Row] = {}
-        """Rows that a person skipped: their keys go on, and they are no longer due."""
+        """Rows that were due and are not to run: a person skipped them, or an earlier one of their key does."""
         self.guards: dict[int, Delivery[M]] = {}
         """Deliveries that are handed out as soon as their rows say that they run."""
         self.suspicious: dict[int, None] = {}
@@ -43,17 +43,20 @@ class Board(Generic[M]):
         self.lent_bytes = 0
         """What consumers have: their capacities bound it, not the window."""
         self.has_rows = state.rows
-        self.looked_at = state.now
+        self.begun = state.now
         """Rows that came into their state before this may have been started by an owner that vanished."""
         self.on_probation = state.unclean
         self.guards_left = settings.probation if state.unclean else 0
 
     def room(self) -> int:
         """How many messages may be taken."""
-        settings = self.settings
-        if self.bytes - self.lent_bytes >= settings.window_bytes:
+        if self.room_bytes() <= 0:
             return 0
-        return settings.window - len(self.window.entries) - len(self.rows) + self.lent
+        return self.settings.window - len(self.window.entries) - len(self.rows) + self.lent
+
+    def room_bytes(self) -> int:
+        """How many bytes of them."""
+        return self.settings.window_bytes - self.bytes + self.lent_bytes
 
     def lend(self, entry: Entry[M]) -> None:
         """A consumer has it."""
@@ -112,6 +115,13 @@ class Board(Generic[M]):
         self.aside[entry.position] = entry
         if not self.holds_key(fate):
             self._free(entry)
+
+    def look_up_all(self) -> None:
+        """Every key is looked up again before anything else of it runs."""
+        for key, head in self.keys.heads.items():
+            self.keys.unknown[key] = None
+            if head.place == READY:
+                head.place = BLOCKED
 
     def put_back(self, entry: Entry[M]) -> None:
         """It was handed out and not tried."""
@@ -195,13 +205,14 @@ class Board(Generic[M]):
         if row.state is not State.SKIPPED or entry.place in (OPEN, GUARDED):
             entry.row = row
         elif entry.place != GONE:
+            self.suspicious.pop(row.position, None)
             self.forget(entry)
             self.seen[row.position] = row
 
     def load(self, loaded: Loaded[M]) -> Entry[M]:
         """A row comes back into memory."""
         row = loaded.row
-        started_before = self.on_probation and row.since <= self.looked_at
+        started_before = self.on_probation and row.since <= self.begun
         guard = row.state is not State.RUNNING and (started_before or self.settings.track_all)
         size = loaded.message.size
         suspect = row.state is State.RUNNING and row.position in self.suspicious

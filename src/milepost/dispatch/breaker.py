@@ -68,6 +68,13 @@ class Breaker:
         elif not self.unwritten:
             self._recover()
 
+    def forget(self, unwritten: Tally) -> None:
+        """A lane is lost with what it did and did not write."""
+        self.unwritten = max(0, self.unwritten - unwritten.failed)
+        self.streak = max(0, self.streak - unwritten.failed)
+        if unwritten.succeeded:
+            self._recovered = False
+
     def _recover(self) -> None:
         self.stalled = None
         self.probe = None

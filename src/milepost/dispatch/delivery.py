@@ -58,6 +58,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """For an unrouted one: the route that had no room for it, if one matched."""
     reason: str = ""
     error: str = ""
+    size: int = 0
+    """Of its message, in bytes."""
     revision: int = 1
     """Counts the changes of the row, a person's too; a change names the revision that it replaces."""
 
@@ -104,6 +106,10 @@ class Entry(msgspec.Struct, Generic[M], eq=False):
     delivery: "Delivery[M] | None" = None
     """The claim in force."""
 
+    def as_row(self, state: State, now: float) -> Row:
+        """What is stored of a message that had no row."""
+        return Row(position=self.position, key=self.key, state=state, since=now, size=self.size)
+
     @property
     def attempts(self) -> int:
         """How often it was tried before; a suspect's attempt is stored when it starts."""
@@ -142,5 +148,5 @@ class Delivery(msgspec.Struct, Generic[M], eq=False):
 
     @property
     def route(self) -> str | None:
-        """The name of the consumer's route that matched."""
-        return self.member.route.name if self.member else None
+        """The consumer's route that matched: its name, or its expression."""
+        return str(self.member.route) if self.member else None

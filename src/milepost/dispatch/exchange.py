@@ -60,6 +60,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     limit: int
     """The most rows to look for that are due, and the most heads."""
+    bytes: int
+    """The most bytes of messages to load in all; the first, and the first of each of `keys`, may exceed it."""
     per_key: int
     """The most rows to load of each of `keys`; of a key that was found otherwise it is one."""
     holding: Mapping[int, int]

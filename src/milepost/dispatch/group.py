@@ -77,8 +77,13 @@ class Group(ABC, Generic[M]):
 
     @property
     def free(self) -> int:
-        """How many more messages its members may have."""
-        return sum(member.route.capacity - member.messages for member in self.members if not member.full)
+        """How many more entries it could hand out, beside those that it has and may hand out."""
+        room = sum(member.route.capacity - member.messages for member in self.members if not member.full)
+        return max(0, room - self._at_hand())
+
+    def _at_hand(self) -> int:
+        # What is queued beyond `known_to` waits for what is before it, and takes no room from that.
+        return len(self._queue) if self.has_next else 0
 
     def push(self, entry: Entry[M]) -> None:
         """Queues an entry that is READY."""

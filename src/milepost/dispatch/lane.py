@@ -70,12 +70,13 @@ class Lane(Generic[M]):
         `keys` has the key of each message; None without an order. False if the window is full: `reach` says
         how far it came.
         """
+        _check_page(messages, keys, up_to, ordered=self._board.settings.ordered)
         board = self._board
         window = board.window
         reach = window.reach
         room = self.room()
         room_bytes = board.settings.window_bytes + board.lent_bytes
-        for message, key in zip(messages, keys or repeat(None), strict=False):
+        for message, key in zip(messages, repeat(None) if keys is None else keys, strict=False):
             position = message.position
             if position <= reach or window.is_done(position):
                 continue
@@ -173,6 +174,9 @@ class Lane(Generic[M]):
 
     def extend(self, deliveries: Iterable[Delivery[M]], now: float, seconds: float) -> list[Delivery[M]]:
         """They time out so many seconds from now."""
+        # Written so that NaN is refused as well.
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"a delivery is extended by more than 0 seconds, not {seconds}")
         refused = []
         for delivery in deliveries:
             if delivery.entry.delivery is delivery:
@@ -221,9 +225,25 @@ class Lane(Generic[M]):
         return self._ledger.is_urgent(now)
 
     @property
+    def dirty(self) -> bool:
+        """Whether there is something to write, if only that messages were passed."""
+        return self._ledger.is_dirty()
+
+    @property
     def settled(self) -> int:
         """How many messages were settled since the last write."""
         return self._ledger.settled
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows are stored of this lane, as far as is known."""
+        return self._board.has_rows
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything that was taken is settled and written, or in the store alone."""
+        board = self._board
+        return not (board.window.entries or board.rows or board.seen or self._ledger.is_under_way)
 
     @property
     def cursor(self) -> Cursor:
@@ -245,15 +265,19 @@ class Lane(Generic[M]):
 
     def poke(self) -> None:
         """A person has changed rows: they are looked at with the next exchange."""
-        self._ledger.look_at(float("-inf"))
+        if self._board.has_rows:
+            self._ledger.look_at(float("-inf"))
 
     def exchange(self, now: float, commits: Sequence[Delivery[M]] = ()) -> Exchange[M] | None:
         """What is to be written and asked now; None if nothing is, or while another exchange is under way.
 
-        `commits` are deliveries that are done if this transaction commits: their handlers wrote in it.
+        `commits` are deliveries that are done if this transaction commits: their handlers wrote in it. ValueError
+        if one of them is no longer in force: then the transaction must not commit.
         """
-        if self._ledger.under_way is not None:
+        if self._ledger.is_under_way:
             return None
+        commits = tuple(dict.fromkeys(commits))
+        self._check_commits(commits)
         if self._closing:
             self._end_starts(now)
         elif self._router is not None:
@@ -270,7 +294,6 @@ class Lane(Generic[M]):
             self._board.finish(entry)
         for delivery in exchange.commits:
             if self._claims.end(delivery):
-                self._breaker.succeeded()
                 self._board.finish(delivery.entry)
                 self._board.forget(delivery.entry)
 
@@ -293,6 +316,7 @@ class Lane(Generic[M]):
 
     def discard(self) -> None:
         """The lane is lost: whatever it had in memory is of no use, and its claims end."""
+        self._ledger.forget_attempts()
         self._ledger.abandon()
         self._claims.release()
         self.close()
@@ -301,12 +325,17 @@ class Lane(Generic[M]):
         """Everything that was taken gets its row instead of being handed out: for those who pull."""
         for entry in self._board.window.entries.values():
             if entry.place in (READY, BLOCKED):
-                row = Row(position=entry.position, key=entry.key, state=State.WAITING, since=now)
-                self._board.set_aside(entry, row)
+                self._board.set_aside(entry, entry.as_row(State.WAITING, now))
 
     def change(self, settings: Settings) -> None:
-        """Other settings from now on."""
+        """Other settings from now on, for the breaker of all lanes too."""
+        before = self._board.settings
+        if settings.ordered != before.ordered:
+            raise ValueError("an order cannot be changed while messages are open")
         self._board.settings = settings
+        if settings.on_park != before.on_park:
+            self._board.look_up_all()
+            self._ledger.look_for_heads()
         self._breaker.stall_after = settings.stall_after
         self._breaker.pace = settings.retry.delay
 
@@ -324,17 +353,16 @@ class Lane(Generic[M]):
         """How many more may be handed out."""
         if self._closing:
             return 0
-        if self.suspects:
+        if self._breaker.stalled and not self._breaker.may_probe(now):
+            return 0
+        if self._breaker.stalled or self.suspects:
             return min(limit, 0 if self._claims.in_flight else 1)
-        if self._breaker.stalled:
-            return min(limit, 1 if self._breaker.may_probe(now) and not self._claims.in_flight else 0)
         return limit - len(self._board.guards)
 
     def _has_next(self) -> bool:
         """Whether something could be handed out, if that were permitted."""
-        if self._routes is None:
-            return bool(self._board.ready)
-        return bool(self._routes) and (bool(self._board.ready) or self._routes.has_next())
+        ready = bool(self._board.ready or self._board.suspects)
+        return ready if self._routes is None else bool(self._routes) and (ready or self._routes.has_next())
 
     def _take(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
         board = self._board
@@ -360,7 +388,7 @@ class Lane(Generic[M]):
 
     def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
-        row = entry.row or Row(position=entry.position, key=entry.key, state=State.RETRYING, since=now)
+        row = entry.row or entry.as_row(State.RETRYING, now)
         return attempted(row, now, more=int(count) - int(entry.is_counted), reason=reason, error=error)
 
     def _put_aside(self, entry: Entry[M], row: Row, now: float, *, is_failure: bool) -> None:
@@ -372,6 +400,7 @@ class Lane(Generic[M]):
     def _take_suspects(self, state: LaneState[M]) -> None:
         """What ran when its process vanished is tried alone, after what is before it in its key."""
         for loaded in state.running:
+            self._ledger.count_failure(state.now)
             self._board.suspicious[loaded.row.position] = None
             if loaded.row.key is not None:
                 self._board.keys.unknown[loaded.row.key] = None
@@ -395,3 +424,18 @@ class Lane(Generic[M]):
         if self._routes is None:
             raise TypeError("this lane has no routes, and so no consumers")
         return self._routes
+
+    def _check_commits(self, commits: Sequence[Delivery[M]]) -> None:
+        if commits and self._routes is not None:
+            raise TypeError("what consumers have is settled by them, not by a transaction")
+        for delivery in commits:
+            if delivery.entry.delivery is not delivery:
+                raise ValueError(f"the claim on position {delivery.entry.position} is no longer in force")
+
+
+def _check_page(messages: Sequence[M], keys: Sequence[str] | None, up_to: int, *, ordered: bool) -> None:
+    """Refuses what would lose a message or hand one out twice."""
+    if ordered is (keys is None) or (keys is not None and len(keys) != len(messages)):
+        raise ValueError("with an order every message has a key, without one none has")
+    if messages and messages[-1].position > up_to:
+        raise ValueError(f"position {messages[-1].position} is beyond {up_to}, the end of the page")

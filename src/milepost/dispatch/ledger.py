@@ -1,6 +1,6 @@
 """What a lane has to tell the store and to ask of it, and what it makes of the answer."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Generic
 
 import msgspec
@@ -26,11 +26,24 @@ class _Step(msgspec.Struct, Generic[M], frozen=True):
     """Whether the entry stays in memory."""
 
 
+class _UnderWay(msgspec.Struct, Generic[M]):
+    """An exchange, from its making to its outcome."""
+
+    exchange: Exchange[M]
+    steps: list[_Step[M]]
+    dropped: list[Entry[M]]
+    """Entries with rows that leave memory because their key is held."""
+    scan: Scan[M] | None
+    settled: int
+    told: Tally
+    """What of this lane's own attempts it tells."""
+
+
 class Ledger(Generic[M]):
     """Keeps one exchange under way at a time.
 
-    Making an exchange changes nothing: what it says holds when the answer comes. So one that was rolled back is
-    forgotten by `abandon`, and one whose outcome is unknown is left, with the lane, to a new start.
+    What an exchange says holds when its answer comes. So one that was rolled back is forgotten by `abandon`, and
+    one whose outcome is unknown is left, with the lane, to a new start.
     """
 
     def __init__(
@@ -50,19 +63,12 @@ class Ledger(Generic[M]):
         self.next_due = state.now if state.rows else None
         """When the earliest row is due that is not in memory."""
         self._counts = state.counts
-        self._steps: list[_Step[M]] = []
-        self._dropped: list[Entry[M]] = []
-        self._scan: Scan[M] | None = None
+        self._under_way: _UnderWay[M] | None = None
         self._look_later = _NEVER
-        self.under_way: Exchange[M] | None = None
-        self.writing: frozenset[int] = frozenset()
-        """The positions that the exchange under way is about."""
         self._succeeded = 0
         self._failed = 0
-        self._told = Tally()
         self.settled = 0
         """Messages settled since the last write."""
-        self._settled_before = 0
         self.stopped: str | None = None
         """Why the cursor stops though messages wait, if it does."""
 
@@ -73,7 +79,8 @@ class Ledger(Generic[M]):
         self._succeeded += 1
         if self._failed:
             self._failed = 0
-            self._told = Tally(self._told.succeeded, 0)
+            if self._under_way is not None:
+                self._under_way.told = Tally(self._under_way.told.succeeded, 0)
         if self._breaker.streak or self._breaker.stalled:
             self._breaker.succeeded()
 
@@ -82,49 +89,86 @@ class Ledger(Generic[M]):
         self._failed += 1
         self._breaker.failed(now)
 
+    def forget_attempts(self) -> None:
+        """What was tried here and is not stored has never been."""
+        self._breaker.forget(Tally(self._succeeded, self._failed))
+        self._succeeded = self._failed = 0
+
     # What is to be written and asked
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether an exchange is."""
+        return self._under_way is not None
+
+    def writing(self) -> Collection[int]:
+        """The positions that the exchange under way is about."""
+        return {step.move.position for step in self._under_way.steps} if self._under_way else ()
 
     def is_urgent(self, now: float) -> bool:
         """Whether something can go on only after an exchange."""
         board = self._board
         if board.guards or any(not board.is_busy(key) for key in board.keys.unknown):
             return True
-        return self._scans() or (self._rows_room() > 0 and self._looks(now))
+        if self._scans() or (self._rows_room() > 0 and self._looks(now)):
+            return True
+        return board.room() <= 0 and self._makes_room()
+
+    def is_dirty(self) -> bool:
+        """Whether there is something to write, urgent or not."""
+        board = self._board
+        changed = self.settled or board.aside or board.seen or board.finished
+        return bool(changed) or board.window.low != self._written.position
+
+    def _makes_room(self) -> bool:
+        """Whether writing would take something out of a full window."""
+        unrouted, waiting = self.unrouted_left() > 0, self._counts.waiting < self._board.settings.max_waiting
+        if self._router is not None and unrouted and self._router.is_crowded():
+            return True
+        fates = [entry.fate.state for entry in self._board.aside.values() if entry.fate]
+        if any(state is not State.UNROUTED for state in fates) or (fates and unrouted):
+            return True
+        return waiting and any(True for key in self._held_keys() for _ in self._waiting_here(key))
 
     def wake_at(self) -> float | None:
         """When rows are due that there is room for."""
-        return self.next_due if self.under_way is None and self._rows_room() > 0 else None
+        return self.next_due if self._under_way is None and self._rows_room() > 0 else None
+
+    def look_for_heads(self) -> None:
+        """Keys may go on that were held."""
+        if self._board.has_rows and self._board.settings.ordered:
+            self._heads_after = ""
 
     def look_at(self, due: float) -> None:
         """Some row is due then. What an exchange under way finds may be older than that."""
-        if self.under_way is not None:
+        if self._under_way is not None:
             self._look_later = min(due, self._look_later)
         else:
             self.next_due = due if self.next_due is None else min(due, self.next_due)
 
     def unrouted_left(self) -> int:
-        """How many more unrouted messages there may be."""
-        fates = [entry.fate for entry in self._board.aside.values()]
-        coming = sum(1 for fate in fates if fate and fate.state is State.UNROUTED)
-        return max(0, self._board.settings.max_unrouted - self._counts.unrouted - coming)
+        """How many more unrouted rows there may be."""
+        return max(0, self._board.settings.max_unrouted - self._counts.unrouted)
 
     def make(self, now: float, commits: Sequence[Delivery[M]], closing: bool) -> Exchange[M] | None:
         """The next exchange; None if there is nothing to write and nothing to ask."""
-        self._dropped = []
-        self._steps = list(self._changes(now, closing))
-        write = self._write(commits)
-        ask = None if closing else self._ask(now)
+        dropped: list[Entry[M]] = []
+        steps = list(self._changes(now, closing, dropped))
+        scan = self._router.scan() if self._router and not closing else None
+        write = self._write(steps, commits)
+        ask = None if closing else self._ask(now, scan)
         if write is None and ask is None:
             return None
         if write is not None and any(move.replaces is None for move in write.moves):
             # They may be there from now on, though nobody has said so yet.
             self._board.has_rows = True
-        self.under_way = Exchange(now, write, ask, tuple(commits))
-        self.writing = frozenset(step.move.position for step in self._steps)
-        return self.under_way
+        exchange = Exchange(now, write, ask, tuple(commits))
+        told = Tally(self._succeeded, self._failed) if write else Tally()
+        self._under_way = _UnderWay(exchange, steps, dropped, scan, self.settled if write else 0, told)
+        return exchange
 
-    def _write(self, commits: Sequence[Delivery[M]]) -> Write | None:
-        moves = [step.move for step in self._steps]
+    def _write(self, steps: Sequence[_Step[M]], commits: Sequence[Delivery[M]]) -> Write | None:
+        moves = [step.move for step in steps]
         rows = [delivery.entry.row for delivery in commits]
         moves.extend(
             Move.of(row.position, row, None, required=True)
@@ -134,14 +178,12 @@ class Ledger(Generic[M]):
         passing = {move.position for move in moves}.union(delivery.entry.position for delivery in commits)
         cursor = self._board.window.cursor(passing)
         tally = Tally(self._succeeded + len(commits), 0 if commits else self._failed)
-        self._told = Tally(self._succeeded, self._failed)
-        self._settled_before = self.settled
         recovers = tally.succeeded and self._breaker.stalled
         if not moves and not commits and cursor == self._written and not recovers:
             return None
         return Write(cursor, moves, tally)
 
-    def _changes(self, now: float, closing: bool) -> Iterator[_Step[M]]:
+    def _changes(self, now: float, closing: bool, dropped: list[Entry[M]]) -> Iterator[_Step[M]]:
         board = self._board
         self.stopped = None
         allowance = _Allowance(board.settings.max_waiting - self._counts.waiting)
@@ -152,13 +194,12 @@ class Ledger(Generic[M]):
         for entry in self._fates():
             yield _Step(Move.of(entry.position, entry.row, entry.fate), entry)
             if not closing and entry.key is not None and entry.fate and board.holds_key(entry.fate):
-                self._dropped.extend(other for other in board.keys.chain(entry.key) if _is_loaded(other))
+                dropped.extend(other for other in board.keys.chain(entry.key) if _is_loaded(other))
                 yield from self._followers(entry.key, allowance, now)
         if closing:
             return
-        for key in board.keys.stored:
-            if key not in board.keys.unknown and board.keys.heads[key].place != ASIDE:
-                yield from self._followers(key, allowance, now)
+        for key in self._held_keys():
+            yield from self._followers(key, allowance, now)
         for delivery in board.guards.values():
             entry = delivery.entry
             if entry.guard and not _is_skipped(entry):
@@ -174,25 +215,34 @@ class Ledger(Generic[M]):
                 yield entry
 
     def _followers(self, key: str, allowance: "_Allowance", now: float) -> Iterator[_Step[M]]:
-        """New messages that wait here behind rows of their key."""
+        for entry in self._waiting_here(key):
+            if not allowance.take():
+                self.stopped = f"waiting behind others: {self._counts.waiting:,} messages, some of key {key!r}"
+                return
+            row = entry.as_row(State.WAITING, now)
+            yield _Step(Move.of(entry.position, None, row), entry)
+
+    def _held_keys(self) -> Iterator[str]:
+        """Keys that are known to have rows before what is here of them."""
+        keys = self._board.keys
+        return (key for key in keys.stored if key not in keys.unknown and keys.heads[key].place != ASIDE)
+
+    def _waiting_here(self, key: str) -> Iterator[Entry[M]]:
+        """New messages that wait behind others of their key."""
         for entry in self._board.keys.chain(key):
             if entry.row is None and entry.place == BLOCKED:
-                if not allowance.take():
-                    self.stopped = f"waiting behind others: {self._counts.waiting:,} messages, some of key {key!r}"
-                    return
-                row = Row(position=entry.position, key=key, state=State.WAITING, since=now)
-                yield _Step(Move.of(entry.position, None, row), entry)
+                yield entry
 
-    def _ask(self, now: float) -> Ask | None:
+    def _ask(self, now: float, scan: Scan[M] | None) -> Ask | None:
         keys = tuple(key for key in self._board.keys.unknown if not self._board.is_busy(key))
         room = self._rows_room()
         looks = room > 0 and self._looks(now)
-        self._scan = scan = self._router.scan() if self._router else None
         if not keys and not looks and scan is None:
             return None
         return Ask(
             now=now,
             limit=max(0, room),
+            bytes=max(0, self._board.room_bytes()),
             per_key=max(1, min(_PER_KEY, room // max(1, len(keys)))),
             holding={position: entry.row.revision for position, entry in self._board.rows.items() if entry.row},
             keys=keys,
@@ -226,41 +276,39 @@ class Ledger(Generic[M]):
 
     def abandon(self) -> None:
         """The exchange was rolled back: nothing of it holds."""
-        self._end()
+        self._under_way = None
         self._look_after_all()
 
     def apply(self, answer: Answer[M]) -> Exchange[M]:
         """What was written holds, and what was asked is known."""
-        exchange = self.under_way
-        if exchange is None:
+        under_way, self._under_way = self._under_way, None
+        if under_way is None:
             raise RuntimeError("there is no exchange under way")
-        self._end()
+        exchange = under_way.exchange
+        self._counts = answer.counts
+        self._board.has_rows = answer.rows
+        self._breaker.learn(answer.streak, answer.stalled, answer.counts.retrying, under_way.told)
         if exchange.write is not None:
-            self._wrote(exchange.write, answer)
+            self._wrote(exchange.write, under_way, answer.moved)
         if exchange.ask is not None:
             self._learn(exchange.ask, answer)
+        if under_way.scan is not None and self._router is not None:
+            self._router.scanned(under_way.scan, answer.unrouted, answer.unrouted_end)
         self._look_after_all()
         return exchange
-
-    def _end(self) -> None:
-        self.under_way = None
-        self.writing = frozenset()
 
     def _look_after_all(self) -> None:
         later, self._look_later = self._look_later, _NEVER
         if later < _NEVER:
             self.look_at(later)
 
-    def _wrote(self, write: Write, answer: Answer[M]) -> None:
+    def _wrote(self, write: Write, under_way: _UnderWay[M], moves: Sequence[bool]) -> None:
         self._written = write.cursor
-        self.settled -= self._settled_before
-        self._succeeded -= self._told.succeeded
-        self._failed -= self._told.failed
-        self._breaker.learn(answer.streak, answer.stalled, answer.counts.retrying, self._told)
-        self._counts = answer.counts
-        self._board.has_rows = answer.rows
-        left = list(self._dropped)
-        for step, moved in zip(self._steps, answer.moved, strict=False):
+        self.settled -= under_way.settled
+        self._succeeded -= under_way.told.succeeded
+        self._failed -= under_way.told.failed
+        left = list(under_way.dropped)
+        for step, moved in zip(under_way.steps, moves, strict=False):
             if not moved:
                 self.look_at(float("-inf"))
             if step.move.row is not None and step.move.row.due is not None:
@@ -281,8 +329,6 @@ class Ledger(Generic[M]):
 
     def _learn(self, ask: Ask, answer: Answer[M]) -> None:
         board = self._board
-        self._counts = answer.counts
-        board.has_rows = answer.rows
         for key in ask.keys:
             board.keys.unknown.pop(key, None)
             if key not in answer.held:
@@ -302,8 +348,6 @@ class Ledger(Generic[M]):
             self.look_at(answer.next_due)
         if ask.heads_after is not None:
             self._heads_after = answer.heads_end
-        if self._scan is not None and self._router is not None:
-            self._router.scanned(self._scan, answer.unrouted, answer.unrouted_end)
 
     def _look(self, loaded: Loaded[M], answer: Answer[M]) -> None:
         """A row is due: it failed a while ago, or a person decided."""
@@ -319,11 +363,14 @@ class Ledger(Generic[M]):
             board.open_key(row.key)
 
     def _look_back(self, loaded: Loaded[M], answer: Answer[M]) -> None:
-        """What is due and may not run waits behind the first of its key, or it would be found due for ever."""
-        row = loaded.row
-        held = answer.held.get(row.key) if row.key is not None else None
-        if held and row.position > held.rows[0].row.position and row.position not in self._board.rows:
-            self._board.seen[row.position] = row
+        """What is due and may not run waits for its turn in its key, or it would be found due for ever."""
+        board, row = self._board, loaded.row
+        if row.key is None or row.state is State.SKIPPED or row.position in board.rows:
+            return
+        held = answer.held.get(row.key)
+        is_first = held is not None and row.position <= held.rows[0].row.position
+        if board.is_busy(row.key) or not is_first:
+            board.seen[row.position] = row
 
 
 class _Allowance:
@@ -355,7 +402,7 @@ def _dealt_with(row: Row, now: float) -> Row:
 def _running(entry: Entry[M], now: float) -> Row:
     """What the row says before the entry starts; what ran when a process vanished is counted beforehand."""
     if entry.row is None:
-        return Row(position=entry.position, key=entry.key, state=State.RUNNING, since=now)
+        return entry.as_row(State.RUNNING, now)
     counted = 1 if entry.suspect else 0
     row = entry.row
     return row.changed(

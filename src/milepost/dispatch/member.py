@@ -47,11 +47,14 @@ class Member(Generic[M]):
 
     def configure(self, route: Route) -> None:
         """Sets capacities; what is open stays in the budget."""
+        before = getattr(self, "route", route)
+        raised = route.capacity > before.capacity or route.capacity_bytes > before.capacity_bytes
         self.route = route
         # Nothing is as low as -1, so that a capacity of 0 never has room.
         self._low = route.capacity * 4 // 5 if route.capacity else -1
         self._low_bytes = route.capacity_bytes * 4 // 5 if route.capacity_bytes else -1
-        self.full = not self._is_low() if self.full else self._is_at_capacity()
+        # More room is there at once; otherwise what was full stays so until it is low.
+        self.full = self._is_at_capacity() if raised or not self.full else not self._is_low()
 
     def charge(self, size: int) -> bool:
         """Counts a message that was handed out; returns whether that made it full."""

@@ -61,6 +61,9 @@ class Pinned(Group[M]):
         owner = self.buckets.owner_of(self._bucket_of(entry.message))
         return None if owner.full or (not first and self._waiting[owner]) else owner
 
+    def _at_hand(self) -> int:
+        return super()._at_hand() + sum(map(len, self._waiting.values()))
+
     def clear(self) -> list[Entry[M]]:
         entries = super().clear()
         for waiting in self._waiting.values():

@@ -55,5 +55,9 @@ class Queue(Generic[M]):
             found.append(entry)
         return found
 
+    def __len__(self) -> int:
+        """How many there are, with those that were withdrawn and not come upon yet."""
+        return len(self._in_order) + len(self._late) if self.first() is not None else 0
+
     def __bool__(self) -> bool:
         return self.first() is not None

@@ -1,7 +1,7 @@
 """Who gets a message: matches what is ready with routes, and brings back what was unrouted."""
 
-from collections.abc import Collection, Sequence
-from typing import Generic
+from collections.abc import Callable, Collection, Sequence
+from typing import Generic, TypeAlias
 
 import msgspec
 
@@ -9,6 +9,8 @@ from milepost.dispatch.board import Board
 from milepost.dispatch.delivery import READY, Entry, M, Row, State
 from milepost.dispatch.exchange import Loaded
 from milepost.dispatch.routes import EVERYTHING, Group, Member, Routes
+
+Writing: TypeAlias = Callable[[], Collection[int]]
 
 
 class Scan(msgspec.Struct, Generic[M], frozen=True):
@@ -38,28 +40,34 @@ class Router(Generic[M]):
         self._board = board
         self._routes = routes
         self._version = routes.version
-        self._behind: dict[Group[M], bool] = {}
-        """Groups that may have rows in the store; whether that may be any row, or only those that name them."""
+        self._behind: dict[Group[M], frozenset[str] | None] = {}
+        """Groups that may have rows in the store: those that name one of these routes; None: any."""
         self._known: dict[Group[M], None] = {}
 
-    def take(self, now: float, writing: Collection[int]) -> tuple[Entry[M], Member[M]] | None:
-        """The next entry to hand out, and to whom. `writing` are the positions of the exchange under way."""
+    def take(self, now: float, writing: Writing) -> tuple[Entry[M], Member[M]] | None:
+        """The next entry to hand out, and to whom. `writing` tells the positions of the exchange under way."""
         self._keep_up(writing)
         if not self._routes:
             return None
         if (taken := self._routes.take()) is not None:
             return taken
         while (entry := self._board.ready.pop()) is not None:
-            group = self._routes.match(entry.message)
+            group = self._group_of(entry, now)
             if group is None:
-                self._board.set_aside(entry, _unrouted(entry, now))
-            elif (member := group.assign(entry)) is not None:
+                continue
+            if (member := group.assign(entry)) is not None:
                 return entry, member
-            else:
-                self._routes.push(group, entry)
+            self._routes.push(group, entry)
         return self._routes.take()
 
-    def take_suspect(self, now: float, writing: Collection[int]) -> tuple[Entry[M], Member[M]] | None:
+    def _group_of(self, entry: Entry[M], now: float) -> Group[M] | None:
+        """Whose entry it is; nobody's is set aside."""
+        group = self._routes.match(entry.message)
+        if group is None:
+            self._board.set_aside(entry, _unrouted(entry, now))
+        return group
+
+    def take_suspect(self, now: float, writing: Writing) -> tuple[Entry[M], Member[M]] | None:
         """A suspect and to whom it goes; one that cannot go at once is set aside, so that it holds up nobody."""
         self._keep_up(writing)
         entry = self._board.suspects.pop()
@@ -70,7 +78,7 @@ class Router(Generic[M]):
         if member is not None:
             return entry, member
         if group is not None:
-            self._fall_behind(group, entry.position - 1, anywhere=False)
+            self._fall_behind(group, entry.position - 1, frozenset([group.label]))
         self._board.set_aside(entry, _unrouted(entry, now, group))
         self._board.suspicious.pop(entry.position, None)
         entry.suspect = False
@@ -79,7 +87,12 @@ class Router(Generic[M]):
     def relieve(self, now: float, allowance: int) -> None:
         """When the window is full of messages for routes without room, while others have nothing to do, the former
         get rows, so that they do not hold up the latter."""
-        self._keep_up(())
+        self._keep_up(_nothing)
+        if not self._routes:
+            return
+        while (entry := self._board.ready.pop()) is not None:
+            if (group := self._group_of(entry, now)) is not None:
+                self._routes.push(group, entry)
         if self._board.room() > 0 or not self._routes.idle():
             return
         for group in self._routes.crowded():
@@ -88,23 +101,28 @@ class Router(Generic[M]):
             for entry in entries[:kept]:
                 self._routes.push(group, entry)
             for entry in entries[kept:]:
-                self._fall_behind(group, entry.position - 1, anywhere=False)
+                self._fall_behind(group, entry.position - 1, frozenset([group.label]))
                 self._board.set_aside(entry, _unrouted(entry, now, group))
             allowance = max(0, allowance - len(entries))
+
+    def is_crowded(self) -> bool:
+        """Whether `relieve` would find something in a full window."""
+        return self._routes.idle() and bool(self._routes.crowded())
 
     # Unrouted rows
 
     def scan(self) -> Scan[M] | None:
-        """Which unrouted rows are to be looked at, for groups that are behind, have room, and have used up what is
-        in memory."""
-        if not self._behind or self._board.ready:
-            return None
-        groups = {group: group.known_to for group in self._behind if group.has_room and not group.has_next}
+        """Which unrouted rows are to be looked at, for groups that are behind and could hand out more."""
+        groups = {group: group.known_to for group in self._behind if group.free > 0}
         if not groups:
             return None
-        if any(self._behind[group] for group in groups):
-            return Scan(groups, None, EVERYTHING)
-        return Scan(groups, frozenset(group.label for group in groups), sum(group.free for group in groups))
+        routes: frozenset[str] = frozenset()
+        for group in groups:
+            named = self._behind[group]
+            if named is None:
+                return Scan(groups, None, EVERYTHING)
+            routes |= named
+        return Scan(groups, routes, sum(group.free for group in groups))
 
     def scanned(self, scan: Scan[M], rows: Sequence[Loaded[M]], end: int | None) -> None:
         """What a scan found, in order; it went up to `end`, or through.
@@ -146,36 +164,47 @@ class Router(Generic[M]):
 
     # Changes of routes
 
-    def _keep_up(self, writing: Collection[int]) -> None:
+    def _keep_up(self, writing: Writing) -> None:
         """Matches again what was matched with other routes."""
         if self._version == self._routes.version:
             return
         self._version = self._routes.version
         for entry in self._routes.clear():
             self._board.make_ready(entry)
+        under_way = writing()
         for position, entry in list(self._board.aside.items()):
-            if entry.fate is not None and entry.fate.state is State.UNROUTED and position not in writing:
+            if entry.fate is not None and entry.fate.state is State.UNROUTED and position not in under_way:
                 self._board.recall(entry)
-        self._note_groups()
+        self._note_changes()
 
-    def _note_groups(self) -> None:
-        groups = dict.fromkeys(self._routes.groups)
-        orphaned = [group for group in self._behind if group not in groups]
-        for group in orphaned:
-            del self._behind[group]
-        for group in groups:
-            # What a group that is gone had in the store is anyone's now.
-            if self._board.has_rows and (orphaned or group not in self._known):
-                self._fall_behind(group, 0, anywhere=True)
-        self._known = groups
+    def _note_changes(self) -> None:
+        """Rows that waited for a group which is gone, or stands elsewhere, may be anyone's now; those of nobody
+        may be a new group's."""
+        moved, gone = self._routes.changes()
+        loose = frozenset(group.label for group in (*moved, *gone) if group in self._behind)
+        for group in gone:
+            self._behind.pop(group, None)
+            self._known.pop(group, None)
+        if loose:
+            for group in self._routes.groups:
+                self._fall_behind(group, 0, loose)
+        for group in moved:
+            if group not in self._known and self._board.has_rows:
+                self._fall_behind(group, 0, None)
+            self._known[group] = None
 
-    def _fall_behind(self, group: Group[M], known_to: int, *, anywhere: bool) -> None:
+    def _fall_behind(self, group: Group[M], known_to: int, routes: frozenset[str] | None) -> None:
         group.known_to = min(group.known_to, known_to)
-        self._behind[group] = anywhere or self._behind.get(group, False)
+        before = self._behind.get(group, frozenset())
+        self._behind[group] = None if routes is None or before is None else before | routes
+
+
+def _nothing() -> Collection[int]:
+    return ()
 
 
 def _unrouted(entry: Entry[M], now: float, group: Group[M] | None = None) -> Row:
-    row = entry.row or Row(position=entry.position, key=entry.key, state=State.UNROUTED, since=now)
+    row = entry.row or entry.as_row(State.UNROUTED, now)
     label = group.label if group else None
     # What was counted when it was about to start has not been tried after all.
     total = row.total - int(entry.is_counted)

@@ -42,8 +42,10 @@ class Routes(Generic[M]):
         self._ready: deque[Group[M]] = deque()
         """All groups that have something to take, and some that turn out not to."""
         self._full: dict[Group[M], None] = {}
-        self._gone: list[Group[M]] = []
-        """Groups that lost their last member since `clear`."""
+        self._queued: dict[Group[M], None] = {}
+        """Groups that entries were queued for since `clear`."""
+        self._moved: dict[Group[M], None] = {}
+        self._gone: dict[Group[M], None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._groups)
@@ -88,6 +90,7 @@ class Routes(Generic[M]):
 
     def push(self, group: Group[M], entry: Entry[M]) -> None:
         """Queues an entry that is READY for the group that it matches."""
+        self._queued[group] = None
         group.push(entry)
 
     def take(self) -> tuple[Entry[M], Member[M]] | None:
@@ -109,10 +112,17 @@ class Routes(Generic[M]):
     def clear(self) -> list[Entry[M]]:
         """Takes all entries out, in order of position, to be matched again."""
         found: dict[Entry[M], None] = {}
-        for group in [*self._groups.values(), *self._gone]:
+        for group in self._queued:
             found.update(dict.fromkeys(group.clear()))
-        self._gone.clear()
+        self._queued.clear()
         return sorted(found, key=_position)
+
+    def changes(self) -> tuple[list[Group[M]], list[Group[M]]]:
+        """Groups that are new or have another rank, and those that are gone, since this was last asked."""
+        moved, gone = list(self._moved), list(self._gone)
+        self._moved.clear()
+        self._gone.clear()
+        return moved, gone
 
     def opened(self, delivery: Delivery[M]) -> None:
         """Charges a delivery that was handed out to the member that it names."""
@@ -160,9 +170,8 @@ class Routes(Generic[M]):
         groups = _groups_of(consumer)
         known = {**consumer.members, **consumer.former}
         consumer.members = {}
-        for route in routes:
-            member = known.pop(route.name) if route.name in known else Member(consumer, route)
-            consumer.members[route.name] = member
+        for name, route in zip(_names(routes), routes, strict=True):
+            consumer.members[name] = known.pop(name) if name in known else Member(consumer, route)
         consumer.former = {name: member for name, member in known.items() if member.messages}
         targets = [self._group_of(route) for route in routes]
         groups.update(dict.fromkeys(targets))
@@ -199,6 +208,7 @@ class Routes(Generic[M]):
             if handle is not None:
                 self._index.remove(self._handles.pop(group))
             if group.members:
+                self._moved[group] = None
                 self._handles[group] = self._index.add(
                     group.filter, group.priority, group, arrival=group.members[0].rank
                 )
@@ -208,7 +218,8 @@ class Routes(Generic[M]):
     def _forget(self, group: Group[M]) -> None:
         del self._groups[_key(group.filter, group.priority)]
         self._full.pop(group, None)
-        self._gone.append(group)
+        self._moved.pop(group, None)
+        self._gone[group] = None
 
     def _look_for_room(self, group: Group[M]) -> None:
         if group.has_room:
@@ -241,8 +252,13 @@ def _key(filter: Filter | None, priority: int) -> tuple[str | None, int]:
     return filter.canonical if filter else None, priority
 
 
+def _names(routes: Sequence[Route]) -> list[str]:
+    """The name of each; one without has its place."""
+    return [route.name or f"#{number}" for number, route in enumerate(routes, start=1)]
+
+
 def _check_names(routes: Sequence[Route]) -> None:
-    names = Counter(route.name for route in routes)
+    names = Counter(_names(routes))
     for name, number in names.items():
         if number > 1:
             raise ValueError(f"{number} routes are called {name!r}; each route of a consumer needs its own name")

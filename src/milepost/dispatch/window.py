@@ -37,6 +37,11 @@ class Window(Generic[M]):
         if self._done:
             self._done = self._done.beyond(self.reach)
 
+    @property
+    def low(self) -> int:
+        """The cursor's position alone."""
+        return next(iter(self.entries), self.reach + 1) - 1
+
     def cursor(self, passing: Collection[int] = ()) -> Cursor:
         """Where the cursor stands once these messages are passed as well."""
         unsettled = [position for position in self.entries if position not in passing]

@@ -1,4 +1,4 @@
-"""The SQL of the log: named statements in files, loaded once."""
+"""SQL in named statements: each in a file, loaded once."""
 
 from functools import cache
 from importlib.resources import files
@@ -6,12 +6,10 @@ from typing import LiteralString
 
 from psycopg import sql
 
-QUERIES = files("milepost.log") / "queries"
-
 
 @cache
-def _text(name: str) -> str:
-    lines = (QUERIES / f"{name}.sql").read_text().splitlines()
+def _text(package: str, name: str) -> str:
+    lines = (files(package) / "queries" / f"{name}.sql").read_text().splitlines()
     return "\n".join(line for line in lines if not line.startswith("--"))
 
 
@@ -23,21 +21,24 @@ def in_schema(text: str, schema: str) -> str:
 
 
 class Statements:
-    """The statements of the log for one schema."""
+    """The statements of a package, in its `queries`, for one schema. Defaults to those of the log."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, package: str = "milepost.log") -> None:
         self.schema = schema
+        self._package = package
         self._loaded: dict[tuple[str, ...], LiteralString] = {}
 
     def get(self, name: str, **parts: LiteralString) -> LiteralString:
         """The statement called `name`; `parts` fill its `{{…}}`, each with text of this program's own.
 
-        `{{conditions}}` are those that all readers share.
+        `{{conditions}}` are those that all readers of the log share.
         """
         key = (name, *parts.values())
         if key not in self._loaded:
-            text = _text(name)
-            for part, value in {"conditions": _text("conditions"), **parts}.items():
+            text = _text(self._package, name)
+            if "{{conditions}}" in text:
+                text = text.replace("{{conditions}}", _text(self._package, "conditions").strip())
+            for part, value in parts.items():
                 text = text.replace("{{" + part + "}}", value.strip())
             self._loaded[key] = in_schema(text, self.schema)
         return self._loaded[key]

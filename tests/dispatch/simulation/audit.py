@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dispatch.simulation.evidence import Evidence, Fate
 from dispatch.simulation.violation import Violation, ensure
 from milepost.dispatch.delivery import Row, State
-from milepost.dispatch.exchange import Cursor, Move, Write
+from milepost.dispatch.exchange import Cursor, Move, Tally, Write
 
 if TYPE_CHECKING:
     from dispatch.simulation.store import LaneRecord, Store
@@ -36,6 +36,7 @@ class Audit:
         self._check_cursor()
         self._check_places()
         self._check_limits()
+        self._check_tally()
 
     def _check_refused(self, move: Move) -> None:
         """Only a person's change makes a move find another revision."""
@@ -54,7 +55,7 @@ class Audit:
             end = high
         unpassed = sum(
             cursor.position < message.position <= self._evidence.reach and not covers(cursor, message.position)
-            for message in self._store.messages_of(self._record.number)
+            for message in self._record.messages
         )
         most = unpassed + 1 + self._evidence.ranges
         ensure(len(cursor.ahead) <= most, f"{len(cursor.ahead)} ranges are ahead with {unpassed} open messages")
@@ -62,11 +63,7 @@ class Audit:
     def _check_places(self) -> None:
         """Each message is after the cursor, has a row, or is settled."""
         record, rows = self._record, self._record.rows
-        passed = {
-            message.position
-            for message in self._store.messages_of(record.number)
-            if covers(self._write.cursor, message.position)
-        }
+        passed = {message.position for message in record.messages if covers(self._write.cursor, message.position)}
         for position in sorted(record.passed - passed):
             raise Violation(f"{position} was passed and is no longer")
         for position in sorted(rows.keys() - passed):
@@ -104,6 +101,9 @@ class Audit:
             )
             return
         self._check_state(old, new)
+        ensure(new.since <= self._store.now, f"{new} came into its state in the future")
+        more = new.attempts - (old.attempts if old else 0)
+        ensure(new.total == (old.total if old else 0) + more, f"{old} became {new}: the total is wrong")
 
     def _check_state(self, old: Row | None, new: Row) -> None:
         position = new.position
@@ -127,11 +127,24 @@ class Audit:
         ensure(not newer, f"a person retried {position} after it failed, and {fate} was written over it")
 
     def _check_limits(self) -> None:
-        counts, settings, lanes = self._store.counts(), self._evidence.settings, self._store.setup.lanes
-        waiting = lanes * (settings.max_waiting + settings.window)
-        ensure(counts.waiting <= waiting, f"{counts.waiting} rows wait, more than {waiting}")
-        unrouted = settings.max_unrouted + settings.window
-        ensure(counts.unrouted <= unrouted, f"{counts.unrouted} rows are unrouted, more than {unrouted}")
+        """There are no more new rows of a kind than the limit leaves, as far as the owner knew."""
+        settings, counts = self._evidence.settings, self._evidence.counts
+        new = [move.row.state for move in self._write.moves if move.row and move.replaces is None]
+        waiting = max(0, settings.max_waiting - counts.waiting)
+        ensure(new.count(State.WAITING) <= waiting, f"{new} in one write, and {waiting} more may wait")
+        unrouted = max(0, settings.max_unrouted - counts.unrouted)
+        ensure(new.count(State.UNROUTED) <= unrouted, f"{new} in one write, and {unrouted} more may be unrouted")
+
+    def _check_tally(self) -> None:
+        """The write says how attempts ended: how many well, and how many badly after the last of those."""
+        counted = [outcome for outcome in self._evidence.outcomes if outcome is not None]
+        counted += [True] * len(self._evidence.committing)
+        failed = 0
+        while counted and not counted[-1]:
+            counted.pop()
+            failed += 1
+        expected = Tally(counted.count(True), failed)
+        ensure(self._write.tally == expected, f"{self._write.tally} was written instead of {expected}")
 
 
 def covers(cursor: Cursor, position: int) -> bool:

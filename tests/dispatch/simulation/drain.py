@@ -25,10 +25,9 @@ def drain(world: World) -> None:
     while not _is_done(world, worker):
         rounds -= 1
         ensure(rounds > 0, "the drain goes on and on")
-        _retry_parked(world)
         pump(world, worker, fill=True)
         world.check()
-        if not _ack_all(worker):
+        if not _retry_parked(world) and not _ack_all(worker):
             _sleep(world, worker)
     for holding in list(worker.holdings.values()):
         worker.release(holding)
@@ -53,16 +52,21 @@ def _is_done(world: World, worker: Worker) -> bool:
     )
 
 
-def _retry_parked(world: World) -> None:
+def _retry_parked(world: World) -> int:
+    """People retry all that is parked; how much that was."""
+    retried = 0
     for record in world.store.lanes:
         owner = world.owner(record.number)
+        before = retried
         for row in list(record.rows.values()):
             if row.state is State.PARKED:
+                retried += 1
                 world.store.retry(record.number, row.position)
                 if owner is not None and owner.settings.on_park == "continue":
                     owner.untold[row.position] = row.revision + 1
-        if owner is not None:
+        if owner is not None and retried > before:
             poke(owner)
+    return retried
 
 
 def _ack_all(worker: Worker) -> int:

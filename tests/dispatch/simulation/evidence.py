@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from milepost.dispatch.delivery import Row, State
+from milepost.dispatch.exchange import Counts
 from milepost.dispatch.settings import Settings
 
 
@@ -51,6 +52,10 @@ class Evidence:
     counted: dict[int, int]
     """Counted attempts of messages whose row counts one more already, since they run as suspects."""
     suspects: frozenset[int]
+    counts: Counts
+    """Rows of all lanes, as the owner was told last."""
+    outcomes: tuple[bool | None, ...]
+    """How attempts ended that are not written yet: well, badly, or without counting."""
     reach: int
     ranges: int
     """How many ranges were ahead of the cursor when the owner took the lane."""

@@ -2,7 +2,8 @@
 
 from dispatch.simulation.holding import Claim, Holding
 from dispatch.simulation.message import Message
-from dispatch.simulation.routing import check_route, check_unrouted
+from dispatch.simulation.order import lowest_unsettled
+from dispatch.simulation.routing import check_route, check_turn, check_unrouted
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.delivery import Delivery, State
 
@@ -11,7 +12,7 @@ def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Me
     """What a lane hands out now, checked. `stall` numbers the stall of the subscription, if there is one."""
     given = holding.lane.next(holding.store.now, limit)
     for promised in holding.lane._board.guards.values():
-        holding.promises.setdefault(promised, holding.consumers.version)
+        holding.promises.setdefault(promised, (holding.consumers.version, holding.answers))
     ensure(len(given) <= limit, f"{len(given)} deliveries instead of {limit}")
     for delivery in given:
         claim = _claim(holding, delivery, stall)
@@ -23,7 +24,10 @@ def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Me
             _check_guard(holding, claim)
         if holding.routed:
             check_route(holding, claim)
+            if holding.current and delivery not in holding.promises:
+                check_turn(holding, claim)
         holding.open[delivery] = claim
+        holding.handed.add(claim.position)
     check_unrouted(holding)
     return given
 
@@ -72,13 +76,16 @@ def _check_order(holding: Holding, claim: Claim) -> None:
     """No lower one of its key is unsettled, and no other one is out."""
     if claim.key is None:
         return
-    lower = lowest_unsettled(holding, claim.key)
+    _, answers = holding.promises.get(claim.delivery, (0, holding.answers))
+    lower = lowest_unsettled(holding, claim.key, answers)
     ensure(lower is None or lower >= claim.position, f"{claim.position} is handed out before {lower} of its key")
     for other in holding.open.values():
         ensure(other.key != claim.key, f"{claim.position} is handed out beside {other.position} of its key")
 
 
 def _check_attempts(holding: Holding, claim: Claim) -> None:
+    if claim.delivery in holding.promises and claim.position in holding.store.touched:
+        return  # A person may have started the count anew in between.
     counted = holding.attempts(claim.position)
     ensure(claim.counted in counted, f"attempt {claim.counted + 1} of {claim.position}, after {counted}")
 
@@ -98,25 +105,3 @@ def _check_guard(holding: Holding, claim: Claim) -> None:
         ensure(ordinal > holding.settings.probation, f"{position} starts on probation without a row")
     else:
         ensure(row.since > holding.taken_at, f"{position} starts on probation, its row says {row.state}")
-
-
-def lowest_unsettled(holding: Holding, key: str) -> int | None:
-    """The lowest message that holds its key in the eyes of this owner."""
-    for message in holding.store.log.by_key.get(key, ()):
-        if not is_free(holding, message.position):
-            return message.position
-    return None
-
-
-def is_free(holding: Holding, position: int) -> bool:
-    """Whether a message does not hold its key."""
-    if position in holding.store.settled or position in holding.acked or position in holding.rejected:
-        return True
-    if position in holding.untold:
-        return True
-    row, fate = holding.row(position), holding.fates.get(position)
-    if row is not None and row.state is State.SKIPPED:
-        return True
-    if holding.settings.on_park == "block":
-        return False
-    return bool((fate and fate.parked) or (row and row.state is State.PARKED))

@@ -64,11 +64,18 @@ class Holding:
         self.unclean = state.unclean
         self.taken_at = state.now
         self.ranges = len(state.cursor.ahead)
+        self.counts = state.counts
+        self.vanished = len(state.running)
+        """Attempts that ended with a process: they count as failures, and settled nothing."""
+        self.outcomes: list[bool | None] = [False] * self.vanished
+        """How attempts ended since the last write: well, badly, or without counting."""
         self.consumers = Consumers()
         routes = _routes(store.setup.strategy)
         self.lane: Lane[Message] = Lane(self.settings, state, breaker=breaker, routes=routes, random=random)
         self.open: dict[Delivery[Message], Claim] = {}
         self.past: list[Delivery[Message]] = []
+        self.handed: set[int] = set()
+        """All that was ever handed out."""
         self.acked: set[int] = set()
         self.rejected: set[int] = set()
         self.fates: dict[int, Fate] = {}
@@ -84,8 +91,12 @@ class Holding:
         self.passed = frozenset(self.record.passed)
         self.ordinals: dict[int, int] = {}
         """For messages taken from the log: how many were taken up to it."""
-        self.promises: dict[Delivery[Message], int] = {}
-        """Deliveries that wait for their rows to say that they run, and the version of the routes they go by."""
+        self.promises: dict[Delivery[Message], tuple[int, int]] = {}
+        """Deliveries that wait for their rows to say that they run: the version of the routes they go by, and how
+        many answers had come."""
+        self.answers = 0
+        self.retries: dict[int, int] = {}
+        """Messages that a person retried, and with which answer this owner was told that they hold their key."""
         self.pins: dict[tuple[object, int], tuple[int, str | None]] = {}
         self.unrouted: set[int] = set()
         """What is about to get a row as unrouted."""
@@ -144,15 +155,18 @@ class Holding:
         old = lane.reach
         page, up_to = self._page(max(0, old - before), size, beyond)
         keys = [message.key for message in page] if self.settings.ordered else None
+        room, taken = lane.room(), len(self.ordinals)
         filled = lane.fill(page, keys, up_to)
         ensure(lane.reach >= old, f"the reach went back from {old} to {lane.reach}")
         ensure(not filled or lane.reach >= up_to, f"the page up to {up_to} was taken, the reach is {lane.reach}")
         self._note_taken(old, {message.position for message in page})
+        ensure(len(self.ordinals) - taken <= room, f"{len(self.ordinals) - taken} were taken with room for {room}")
+        ensure(room <= 1 or not self.breaker.stalled, f"there is room for {room}, while stalled")
         return lane.reach > old
 
     def _page(self, start: int, size: int, beyond: int) -> tuple[list[Message], int]:
         log = self.store.log
-        after = [message for message in self.store.messages_of(self.number) if message.position > start]
+        after = [message for message in self.record.messages if message.position > start]
         found = [message for message in after if message.number not in self.definition.rejected]
         page = found[:size]
         if len(found) > size:
@@ -162,7 +176,7 @@ class Holding:
         return page, log.horizon
 
     def _note_taken(self, old: int, page: set[int]) -> None:
-        for message in self.store.messages_of(self.number):
+        for message in self.record.messages:
             position = message.position
             if not old < position <= self.lane.reach or position in self.passed:
                 continue
@@ -184,7 +198,9 @@ class Holding:
             return None
         if exchange is not None:
             self.under_way = UnderWay(exchange, self._evidence(exchange))
-            self.extra = max(self.extra, len(exchange.ask.keys) if exchange.ask else 0)
+            ask = exchange.ask
+            loads = ask.limit + ask.per_key * len(ask.keys) + ask.unrouted_limit if ask else 0
+            self.extra = max(self.extra, loads)
         return exchange
 
     def _evidence(self, exchange: Exchange[Message]) -> Evidence:
@@ -196,6 +212,8 @@ class Holding:
             fates=dict(self.fates),
             counted=dict(self.counted),
             suspects=frozenset(self.suspects),
+            counts=self.counts,
+            outcomes=tuple(self.outcomes),
             reach=self.lane.reach,
             ranges=self.ranges,
         )
@@ -226,6 +244,14 @@ class Holding:
             return
         self.under_way = None
         self.lane.exchanged(under_way.answer)
+        self.counts = under_way.answer.counts
+        if under_way.exchange.write is not None:
+            del self.outcomes[: len(under_way.evidence.outcomes)]
+            self.vanished = 0
+        ensure(
+            self.lane.settled == len(self.outcomes) - self.vanished,
+            f"{self.lane.settled} are settled, not {len(self.outcomes) - self.vanished}",
+        )
         for delivery in under_way.exchange.commits:
             if (claim := self.open.pop(delivery, None)) is not None:
                 self.past.append(delivery)
@@ -259,12 +285,14 @@ class Holding:
             self.untold[position] = row.revision
 
     def _learn_rows(self, answer: Answer[Message]) -> None:
+        self.answers += 1
         rows = [loaded.row for loaded in (*answer.due, *answer.unrouted)]
         rows += [loaded.row for held in answer.held.values() for loaded in held.rows]
         for row in rows:
             self.known[row.position] = row.attempts
             if self.untold.get(row.position, row.revision + 1) <= row.revision:
                 del self.untold[row.position]
+                self.retries[row.position] = self.answers
             if row.state is State.SKIPPED:
                 self.told_skips.add(row.position)
                 self.fates.pop(row.position, None)

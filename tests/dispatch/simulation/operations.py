@@ -12,7 +12,6 @@ from dispatch.simulation.setup import CAUSES
 from dispatch.simulation.world import World
 from milepost.dispatch.delivery import Delivery
 
-KEYS = 5
 NUMBERS = 6
 
 
@@ -34,8 +33,8 @@ class Append:
 
     def run(self, world: World) -> None:
         for i in range(self.count):
-            key, number = (self.key + i) % KEYS, (self.number + i) % NUMBERS
-            world.store.log.append(f"k{key}", number, self.size, self.gap)
+            key, number = (self.key + i) % world.setup.keys, (self.number + i) % NUMBERS
+            world.store.append(key, number, self.size, self.gap)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Goes on until there is nothing to do, and then looks for what was left lying."""
 
-from dispatch.simulation.handing import is_free, lowest_unsettled
+from dispatch.simulation import settling
 from dispatch.simulation.holding import Holding
 from dispatch.simulation.message import Message
+from dispatch.simulation.order import is_free, lowest_unsettled
 from dispatch.simulation.routing import has_room
 from dispatch.simulation.violation import ensure
 from dispatch.simulation.worker import Worker
@@ -31,13 +32,14 @@ def _round(world: World, worker: Worker, fill: bool) -> bool:
 
 def _step(world: World, worker: Worker, holding: Holding, fill: bool) -> bool:
     """One round of a lane; whether anything happened."""
+    settling.expire(holding)
     busy = fill and holding.fill(UNLIMITED, 0, 0)
     busy |= _exchange(world, worker, holding)
     if worker.holdings.get(holding.number) is not holding:
         return True
     given = worker.next(holding, UNLIMITED)
     world.note("pumped", *((delivery.message.position, delivery.consumer) for delivery in given))
-    return busy or bool(given) or holding.lane.urgent(world.store.now)
+    return _exchange(world, worker, holding) or busy or bool(given) or holding.lane.urgent(world.store.now)
 
 
 def _exchange(world: World, worker: Worker, holding: Holding) -> bool:
@@ -54,9 +56,11 @@ def check_quiet(holding: Holding, *, filled: bool) -> None:
     """Nothing that could go on is left lying."""
     lane = holding.lane
     ensure(lane.in_flight == len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
+    wake = lane.wake_at()
+    ensure(wake is None or wake > holding.store.now, f"it would wake at {wake}, again and again")
     if holding.breaker.stalled or not holding.current:
         return
-    for message in holding.store.messages_of(holding.number):
+    for message in holding.record.messages:
         if message.position <= lane.reach and _should_be_out(holding, message):
             why = f"reach {lane.reach}, rows {holding.row(message.position)}, {lane.stopped}"
             ensure(False, f"{message.position} could be handed out and is not: {why}")
@@ -113,10 +117,11 @@ def _check_wake(holding: Holding) -> None:
     """Whoever sleeps is woken when something is due."""
     now, wake = holding.store.now, holding.lane.wake_at()
     times = [claim.deadline for claim in holding.open.values() if claim.deadline is not None]
+    full = _is_full_of_rows(holding)
     for row in holding.record.rows.values():
         if row.state is not State.RETRYING or row.due is None or row.due <= now:
             continue
-        if row.position not in holding.unpoked and is_free_below(holding, row.position):
+        if row.position not in holding.unpoked and is_free_below(holding, row.position) and not full:
             times.append(row.due)
     if times:
         ensure(

@@ -8,8 +8,8 @@ from dispatch.simulation.setup import Setup
 from dispatch.simulation.world import World
 
 
-def replay(setup: Setup, operations: Sequence[Operation]) -> list[str]:
-    """Runs the operations, then drains; what came out, in words. Raises what is wrong."""
+def replay(setup: Setup, operations: Sequence[Operation]) -> list[tuple[object, ...]]:
+    """Runs the operations, then drains; what came out. Raises what is wrong."""
     world = World(setup)
     worker = world.start()
     for lane in range(setup.lanes):

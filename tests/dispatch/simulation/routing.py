@@ -12,7 +12,8 @@ def check_route(holding: Holding, claim: Claim) -> None:
     """It goes to one who should get it and has room."""
     delivery, consumers = claim.delivery, holding.consumers
     ensure(delivery.consumer in consumers.routes, f"{claim.position} goes to {delivery.consumer}, who is gone")
-    if holding.promises.get(delivery, consumers.version) != consumers.version:
+    version, _ = holding.promises.get(delivery, (consumers.version, 0))
+    if version != consumers.version:
         return
     group = consumers.group_of(delivery.message)
     members = [] if group is None else [(name, route.name) for name, route in consumers.members_of(group)]
@@ -76,8 +77,33 @@ def open_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
     ]
 
 
+def _promised_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
+    """The sizes of messages that wait for their rows to say that they run."""
+    return [
+        delivery.message.size
+        for delivery in holding.promises
+        if delivery.consumer == consumer
+        and delivery.route == route
+        and delivery not in holding.open
+        and delivery.entry.delivery is delivery
+    ]
+
+
 def _is_low(holding: Holding, consumer: str, route: Route) -> bool:
-    sizes = open_sizes(holding, consumer, route.name)
+    sizes = [*open_sizes(holding, consumer, route.name), *_promised_sizes(holding, consumer, route.name)]
     if not route.capacity or not route.capacity_bytes:
         return False
     return len(sizes) <= route.capacity * 4 // 5 and sum(sizes) <= route.capacity_bytes * 4 // 5
+
+
+def check_turn(holding: Holding, claim: Claim) -> None:
+    """Without keys a group gets its messages in the order of the log, also those that it had no room for."""
+    if claim.key is not None or is_pinned(holding):
+        return
+    group = holding.consumers.group_of(claim.delivery.message)
+    promised = {delivery.entry.position for delivery in holding.promises}
+    settled = {*holding.acked, *holding.unpoked, *holding.fates, *holding.handed, *promised}
+    for position, row in holding.record.rows.items():
+        if row.state is State.UNROUTED and position < claim.position and position not in settled:
+            other = holding.consumers.group_of(holding.store.log.by_position[position])
+            ensure(other != group, f"{claim.position} goes out before {position}")

@@ -5,7 +5,7 @@ from random import Random
 from typing import Any
 
 from dispatch.simulation import events, operations
-from dispatch.simulation.operations import KEYS, NUMBERS, Operation
+from dispatch.simulation.operations import NUMBERS, Operation
 from dispatch.simulation.setup import Setup
 from milepost.dispatch.routes import STRATEGIES
 
@@ -28,6 +28,7 @@ def _setup(kind: str, random: Random) -> Setup:
     small_or_large = (random.randint(1, 4), 1000)
     return Setup(
         lanes=1 if routed else random.choice((1, 1, 2, 3)),
+        keys=random.choice((1, 2, 3, 5, 5)),
         ordered=kind == "ordered" or (routed and random.random() < 0.5),
         strategy=random.choice(strategies) if routed else None,
         on_park="block" if random.random() < 0.5 else "continue",
@@ -69,7 +70,7 @@ Choice = Callable[[Random], Iterable[Operation]]
 
 
 def _where(random: Random) -> dict[str, int]:
-    return {"worker": random.randrange(3), "lane": random.randrange(3)}
+    return {"worker": random.choice((0, 0, 0, 1, 2)), "lane": random.randrange(3)}
 
 
 def _which(random: Random) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _which(random: Random) -> dict[str, Any]:
 def _append(random: Random) -> Operation:
     return operations.Append(
         random.choice((1, 1, 2, 4, 8)),
-        random.randrange(KEYS),
+        random.randrange(5),
         random.randrange(NUMBERS),
         random.choice((1, 1, 2, 5)),
         random.choice((0, 0, 1, 3)),
@@ -135,7 +136,7 @@ def _change(random: Random) -> Operation:
 
 def _begin(random: Random, setup: Setup) -> Iterable[Operation]:
     """Something to do, and someone to do it."""
-    yield operations.Append(random.randint(1, 8), random.randrange(KEYS), random.randrange(NUMBERS))
+    yield operations.Append(random.randint(1, 8), random.randrange(5), random.randrange(NUMBERS))
     if setup.strategy is not None:
         yield _join(random)
 

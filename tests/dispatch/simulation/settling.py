@@ -19,6 +19,7 @@ def ack(holding: Holding, deliveries: Deliveries) -> None:
     claims, refused = _end(holding, deliveries)
     _compare(holding.lane.ack(deliveries), refused)
     holding.acked.update(claim.position for claim in claims if not _is_skipped(holding, claim))
+    holding.outcomes += [True] * len(claims)
 
 
 def retry(
@@ -40,6 +41,7 @@ def park(holding: Holding, deliveries: Deliveries) -> None:
     _compare(holding.lane.park(deliveries, holding.store.now, reason="parked"), refused)
     now = holding.store.now
     for claim in claims:
+        holding.outcomes.append(False)
         options = tuple((attempts + 1, True) for attempts in _counts(holding, claim))
         _decide(holding, claim, Fate(options, now, (now, now), holding.store.acts))
 
@@ -107,6 +109,7 @@ def fail(
 ) -> None:
     """Notes what a failed attempt must come to."""
     now, settings = holding.store.now, holding.settings
+    holding.outcomes.append(False if count else None)
     options, waits = [], []
     for counted in _counts(holding, claim):
         attempts = counted + 1 if count else counted

@@ -18,6 +18,7 @@ class Setup:
     """The options of a schedule; `strategy` is None for handlers in the worker itself."""
 
     lanes: int = 1
+    keys: int = 5
     ordered: bool = True
     strategy: str | None = None
     on_park: OnPark = "block"

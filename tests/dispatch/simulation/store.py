@@ -38,6 +38,8 @@ class LaneRecord:
     owner: int | None = None
     """The worker that took it last and has not released it."""
     definition: int = 0
+    messages: list[Message] = field(default_factory=list)
+    """What of the log belongs to it."""
     rows: dict[int, Row] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     """Messages that the cursor or what is ahead of it covers."""
@@ -67,11 +69,13 @@ class Store:
         """For each message: which of those acts was the last on it."""
         self._epochs = 0
 
+    def append(self, key: int, number: int, size: int, gap: int) -> None:
+        """A message comes."""
+        message = self.log.append(f"k{key}", number, size, gap)
+        self.lanes[self.lane_of(message)].messages.append(message)
+
     def lane_of(self, message: Message) -> int:
         return int(message.key[1:]) % self.setup.lanes
-
-    def messages_of(self, lane: int) -> list[Message]:
-        return [message for message in self.log.messages if self.lane_of(message) == lane]
 
     def counts(self) -> Counts:
         """Rows of all lanes by state."""
@@ -205,7 +209,7 @@ class Store:
         record.cursor = Cursor(position)
         for above in [above for above in record.rows if above > position]:
             del record.rows[above]
-        for message in self.messages_of(lane):
+        for message in record.messages:
             if message.position > position:
                 self.settled.discard(message.position)
                 self.touched.pop(message.position, None)

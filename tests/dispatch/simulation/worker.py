@@ -46,8 +46,8 @@ class Worker:
     def drop(self, lane: int) -> None:
         """Throws a lane away."""
         holding = self.holdings.pop(lane, None)
-        for delivery in holding.open if holding else ():
-            self.breaker.given_up(delivery)
+        if holding is not None:
+            holding.lane.discard()
 
     def next(self, holding: Holding, limit: int) -> list[Delivery[Message]]:
         """Hands out, unless something runs alone in this process."""

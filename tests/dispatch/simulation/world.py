@@ -16,8 +16,8 @@ class World:
         self.store = Store(setup)
         self.definition = setup.definition()
         self.workers: dict[int, Worker] = {}
-        self.trace: list[str] = []
-        """What came out, in words, so that two runs can be compared."""
+        self.trace: list[tuple[object, ...]] = []
+        """What came out, so that two runs can be compared."""
         self._started = 0
 
     def start(self) -> Worker:
@@ -47,7 +47,7 @@ class World:
         return None
 
     def note(self, *what: object) -> None:
-        self.trace.append(" ".join(map(str, what)))
+        self.trace.append(what)
 
     def check(self) -> None:
         """What holds of memory after every step."""

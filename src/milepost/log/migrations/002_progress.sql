@@ -1,0 +1,884 @@
+-- Progress: who works on which lanes, how far each is, and the messages that need attention of their own.
+-- oldest: 1
+
+-- One heartbeat a worker. A crash of the server empties it: then nobody lives, and all take their lanes anew.
+create unlogged table :"schema".workers (
+    id text collate "C" primary key,
+    "group" text collate "C" not null,
+    program text not null,
+    beat timestamptz not null,
+    lease interval not null,
+    wants bigint[] not null default '{}'  -- the subscriptions that it has handlers for
+) with (fillfactor = 50);
+
+-- Who may try which lane. What makes a write valid is not this but the epoch and the revision in cursors.
+create table :"schema".lanes (
+    subscription bigint not null,
+    lane integer not null,
+    owner text collate "C",
+    since timestamptz not null default :"schema".clock(),
+    primary key (subscription, lane)
+);
+create index lanes_owner on :"schema".lanes (owner);
+
+create table :"schema".subscriptions (
+    id bigint generated always as identity primary key,
+    "group" text collate "C" not null,
+    name text collate "C" not null,
+    lanes integer not null check (lanes > 0),
+    status text collate "C" not null default 'running' check (status in ('running', 'paused')),
+    definition integer not null default 1,
+    streak bigint not null default 0,  -- attempts that failed since the last success
+    stalled text,  -- why, in words
+    created timestamptz not null default :"schema".clock(),
+    unique ("group", name)
+);
+
+-- What a subscription selects and how it orders, and what it did before.
+create table :"schema".definitions (
+    subscription bigint not null references :"schema".subscriptions on delete cascade,
+    number integer not null,
+    selects text not null,
+    orders text not null,
+    program text not null,
+    since timestamptz not null default :"schema".clock(),
+    positions bigint[] not null,  -- where each lane was when it was declared
+    primary key (subscription, number)
+);
+
+-- Never reused: whoever takes a lane, and whoever moves one, draws a new one.
+create sequence :"schema".epochs cache 1;
+
+-- How far each lane is; the highest revision counts. Append-only: inserting the next revision is the
+-- compare-and-set. A revision that begins an epoch has the time: it is what an owner of before would insert, so
+-- it is kept for as long as such a one may come back, while the others go as soon as they are passed.
+create table :"schema".cursors (
+    subscription bigint not null,
+    lane integer not null,
+    revision bigint not null,
+    epoch bigint,
+    released boolean not null default false,
+    taken timestamptz,
+    "position" bigint not null,
+    ahead bigint[] not null default '{}',  -- ranges: first, last, first, last, …
+    primary key (subscription, lane, revision)
+);
+create index cursors_taken on :"schema".cursors (subscription, lane, revision) where taken is not null;
+
+-- Messages behind the cursor that are not done, and those that a person skipped.
+create table :"schema".deliveries (
+    subscription bigint not null,
+    "position" bigint not null,
+    lane integer not null,
+    attempts integer not null,
+    total integer not null,
+    size integer not null,  -- of the message, in bytes
+    revision bigint not null,
+    since timestamptz not null,
+    due timestamptz,
+    state text collate "C" not null
+        check (state in ('waiting', 'running', 'retrying', 'unrouted', 'parked', 'skipped')),
+    key text collate "C",
+    route text collate "C",
+    reason text not null default '',
+    error text not null default '',
+    primary key (subscription, "position")
+);
+-- A row is in one of these two: whoever does not care about parked ones does not walk past them.
+create index deliveries_active on :"schema".deliveries (subscription, lane, key, "position")
+    where state in ('waiting', 'running', 'retrying', 'unrouted');
+create index deliveries_parked on :"schema".deliveries (subscription, lane, key, "position")
+    where state = 'parked';
+create index deliveries_due on :"schema".deliveries (subscription, lane, due, "position") where due is not null;
+create index deliveries_state on :"schema".deliveries (subscription, lane, state, "position")
+    where state in ('running', 'unrouted');
+create index deliveries_route on :"schema".deliveries (subscription, lane, route, "position")
+    where state = 'unrouted';
+
+-- How many deliveries there are: the sum of a subscription's rows, to which each statement that changes
+-- deliveries adds one. So nobody counts a hundred thousand rows, and nobody waits for anybody.
+create table :"schema".counts (
+    subscription bigint not null,
+    number bigint generated always as identity (cache 1),
+    waiting bigint not null,
+    retrying bigint not null,
+    unrouted bigint not null,
+    primary key (subscription, number)
+);
+
+create function :"schema".count_deliveries() returns trigger
+language plpgsql
+as $$
+begin
+    if tg_op = 'INSERT' then
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        select n.subscription, count(*) filter (where n.state = 'waiting'),
+               count(*) filter (where n.state = 'retrying'), count(*) filter (where n.state = 'unrouted')
+        from added n
+        where n.state in ('waiting', 'retrying', 'unrouted')
+        group by n.subscription;
+    elsif tg_op = 'DELETE' then
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        select o.subscription, -count(*) filter (where o.state = 'waiting'),
+               -count(*) filter (where o.state = 'retrying'), -count(*) filter (where o.state = 'unrouted')
+        from removed o
+        where o.state in ('waiting', 'retrying', 'unrouted')
+        group by o.subscription;
+    else
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        select c.subscription, sum(c.change) filter (where c.state = 'waiting'),
+               sum(c.change) filter (where c.state = 'retrying'), sum(c.change) filter (where c.state = 'unrouted')
+        from (
+            select n.subscription, n.state, 1 as change from added n
+            union all
+            select o.subscription, o.state, -1 from removed o
+            union all
+            select n.subscription, s.state, 0 from added n, (values ('waiting'), ('retrying'), ('unrouted')) s(state)
+        ) c
+        group by c.subscription
+        having sum(c.change) filter (where c.state = 'waiting') <> 0
+            or sum(c.change) filter (where c.state = 'retrying') <> 0
+            or sum(c.change) filter (where c.state = 'unrouted') <> 0;
+    end if;
+    return null;
+end $$;
+create trigger deliveries_inserted after insert on :"schema".deliveries
+    referencing new table as added
+    for each statement execute function :"schema".count_deliveries();
+create trigger deliveries_updated after update on :"schema".deliveries
+    referencing old table as removed new table as added
+    for each statement execute function :"schema".count_deliveries();
+create trigger deliveries_deleted after delete on :"schema".deliveries
+    referencing old table as removed
+    for each statement execute function :"schema".count_deliveries();
+
+-- Makes one row of many. What another transaction is about to fold is left to it.
+create function :"schema".fold_counts(subscription bigint) returns void
+language sql volatile
+as $$
+    with folded as (
+        delete from :"schema".counts c
+        where c.subscription = $1 and c.number in (
+            select f.number from :"schema".counts f
+            where f.subscription = $1
+            for update skip locked)
+        returning c.waiting, c.retrying, c.unrouted)
+    insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+    select $1, sum(f.waiting), sum(f.retrying), sum(f.unrouted)
+    from folded f
+    having sum(f.waiting) <> 0 or sum(f.retrying) <> 0 or sum(f.unrouted) <> 0
+$$;
+
+-- A row as JSON, with its message, of which only position and size are known here.
+create function :"schema".loaded(d :"schema".deliveries) returns json
+language sql stable
+as $$
+    select json_build_object(
+        'row', json_build_object(
+            'position', d."position", 'key', d.key, 'state', d.state,
+            'since', date_part('epoch', d.since), 'attempts', d.attempts, 'total', d.total,
+            'due', date_part('epoch', d.due), 'route', d.route, 'reason', d.reason, 'error', d.error,
+            'size', d.size, 'revision', d.revision),
+        'message', json_build_object('position', d."position", 'size', d.size))
+$$;
+
+-- A time as the rest of the program counts it. What lies too far ahead for a timestamp is far ahead.
+create function :"schema".at(seconds float8) returns timestamptz
+language sql immutable
+as $$ select to_timestamp(least(seconds, 1e11::float8)) $$;
+
+-- A row as an owner writes it.
+create type :"schema".delivery as (
+    "position" bigint, key text, state text, since float8, attempts integer, total integer, due float8,
+    route text, reason text, error text, size integer, revision bigint
+);
+
+-- Compare-and-sets of rows, each with the revision that it replaces (none: there is no row yet) and the row
+-- (none: it is done); tells which found their revision. One that is required and does not ends the transaction.
+create function :"schema".move_deliveries(subscription bigint, lane integer, moves jsonb) returns boolean[]
+language plpgsql volatile
+as $$
+declare
+    -- Named beside the join, so that the index is used from whichever side that begins.
+    positions bigint[] := array(select (m -> 'position')::bigint from jsonb_array_elements(moves) m);
+    moved boolean[];
+    unmet boolean;
+begin
+    with given as materialized (
+        select m.*
+        from rows from (
+            jsonb_to_recordset(moves)
+                as ("position" bigint, replaces bigint, "row" :"schema".delivery, required boolean)
+        ) with ordinality as m("position", replaces, "row", required, ordinal)
+        order by m."position"
+    ), inserted as (
+        insert into :"schema".deliveries
+            (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route, reason,
+             error)
+        select move_deliveries.subscription, g."position", move_deliveries.lane, (g."row").attempts, (g."row").total,
+               (g."row").size, (g."row").revision, :"schema".at((g."row").since), :"schema".at((g."row").due), (g."row").state,
+               (g."row").key, (g."row").route, (g."row").reason, (g."row").error
+        from given g
+        where g.replaces is null and not g."row" is null
+        on conflict do nothing
+        returning deliveries."position"
+    ), updated as (
+        update :"schema".deliveries d
+        set attempts = (g."row").attempts, total = (g."row").total, size = (g."row").size,
+            revision = (g."row").revision,
+            since = :"schema".at((g."row").since), due = :"schema".at((g."row").due), state = (g."row").state,
+            key = (g."row").key, route = (g."row").route, reason = (g."row").reason, error = (g."row").error
+        from given g
+        where not g."row" is null
+          and d.subscription = move_deliveries.subscription and d."position" = any (positions)
+          and d."position" = g."position" and d.revision = g.replaces
+        returning d."position"
+    ), deleted as (
+        delete from :"schema".deliveries d
+        using given g
+        where g."row" is null
+          and d.subscription = move_deliveries.subscription and d."position" = any (positions)
+          and d."position" = g."position" and d.revision = g.replaces
+        returning d."position"
+    )
+    select array_agg(t."position" is not null order by g.ordinal),
+           bool_or(g.required and t."position" is null)
+    into moved, unmet
+    from given g
+    left join (
+        select i."position" from inserted i
+        union all select u."position" from updated u
+        union all select x."position" from deleted x
+    ) t on t."position" = g."position";
+    if unmet then
+        raise exception using errcode = 'MP002', message = 'a row that a move requires has another revision';
+    end if;
+    return moved;
+end $$;
+
+-- What attempts that ended mean for all lanes together. The subscription's row is written only if that changes it.
+create function :"schema".judge(
+    subscription bigint, succeeded bigint, failed bigint, retrying bigint, stall_after bigint
+) returns void
+language plpgsql volatile
+as $$
+begin
+    update :"schema".subscriptions s
+    set streak = case when succeeded > 0 then 0 else s.streak end + failed,
+        stalled = case
+            when failed > 0 and retrying > stall_after then
+                to_char(retrying, 'FM999,999,999,999') || ' messages are retrying, more than '
+                || to_char(stall_after, 'FM999,999,999,999')
+            when failed > 0 and case when succeeded > 0 then 0 else s.streak end + failed >= stall_after then
+                'the last ' || to_char(case when succeeded > 0 then 0 else s.streak end + failed, 'FM999,999,999,999')
+                || ' attempts failed'
+            when succeeded = 0 then s.stalled
+        end
+    where s.id = judge.subscription
+      and (failed > 0 or succeeded > 0 and (s.streak <> 0 or s.stalled is not null));
+end $$;
+
+-- Which rows are due, earliest first so that none is always too late, and when the next one is.
+create function :"schema".ask_due(
+    subscription bigint, lane integer, ask jsonb, out due bigint[], out bytes bigint, out next_due timestamptz
+)
+language plpgsql stable
+as $$
+declare
+    now timestamptz := :"schema".at((ask ->> 'now')::float8);
+    most bigint := (ask ->> 'limit')::bigint;
+    most_bytes bigint := (ask ->> 'bytes')::bigint;
+    holding jsonb := ask -> 'holding';
+begin
+    select coalesce(array_agg(r."position" order by r."position") filter (where r.is_told), '{}'),
+           coalesce(sum(r.size) filter (where r.is_told), 0), min(r.due) filter (where not r.is_told)
+    into ask_due.due, bytes, next_due
+    from (
+        select r."position", r.due, r.size,
+               r.place <= most and r.due <= now and (r.place = 1 or r.bytes <= most_bytes) as is_told
+        from (
+            select d."position", d.due, d.size, row_number() over earlier as place, sum(d.size) over earlier as bytes
+            from :"schema".deliveries d
+            where d.subscription = ask_due.subscription and d.lane = ask_due.lane and d.due is not null
+              and (holding ->> d."position"::text)::bigint is distinct from d.revision
+            window earlier as (order by d.due, d."position" rows unbounded preceding)
+            order by d.due, d."position"
+            limit most + 1
+        ) r
+    ) r;
+end $$;
+
+-- Keys above one whose lowest row waits. Looks at a bounded number of keys, from one to the next by the index.
+create function :"schema".ask_heads(
+    subscription bigint, lane integer, after text, most bigint, most_bytes bigint, alone boolean, continues boolean,
+    out heads text[], out bytes bigint, out heads_end text
+)
+language plpgsql stable
+as $$
+declare
+    bound bigint := greatest(1000, most + 1);
+    walked bigint;
+    last text;
+    left_out boolean;
+begin
+    with recursive walk(key, "position", state, size, place) as (
+        (
+            select d.key, d."position", d.state, d.size, 1::bigint
+            from :"schema".deliveries d
+            where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key > after
+              and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            order by d.key, d."position"
+            limit 1
+        )
+        union all
+        select n.key, n."position", n.state, n.size, w.place + 1
+        from walk w
+        cross join lateral (
+            select d.key, d."position", d.state, d.size
+            from :"schema".deliveries d
+            where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key > w.key
+              and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            order by d.key, d."position"
+            limit 1
+        ) n
+        where w.place < bound
+    ), waiting as (
+        select w.key, w.size, row_number() over lower as place, sum(w.size) over lower as bytes
+        from walk w
+        where w.state = 'waiting' and (continues or not exists (
+            select from :"schema".deliveries d
+            where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key = w.key
+              and d."position" < w."position" and d.state = 'parked'))
+        window lower as (order by w.key rows unbounded preceding)
+    ), chosen as (
+        select w.*, w.place <= most and (alone and w.place = 1 or w.bytes <= most_bytes) as is_told
+        from waiting w
+    )
+    select (select count(*) from walk), (select max(w.key) from walk w),
+           coalesce(array_agg(c.key order by c.key) filter (where c.is_told), '{}'),
+           coalesce(sum(c.size) filter (where c.is_told), 0), coalesce(bool_or(not c.is_told), false)
+    into walked, last, heads, bytes, left_out
+    from chosen c;
+    if left_out then
+        heads_end := coalesce(heads[cardinality(heads)], after);
+    elsif walked = bound then
+        heads_end := last;
+    end if;
+end $$;
+
+-- The unsettled rows of keys, lowest first: of those asked for some, the first however large it is; of those found
+-- otherwise one.
+create function :"schema".ask_held(
+    subscription bigint, lane integer, asked text[], others text[], per_key bigint, most_bytes bigint,
+    continues boolean, out held json, out bytes bigint
+)
+language plpgsql stable
+as $$
+begin
+    with keys as (
+        select u.key, max(u.most) as most, bool_or(u.is_asked) as is_asked
+        from (
+            select a.key, per_key as most, true as is_asked from unnest(asked) a(key)
+            union all
+            select o.key, 1, false from unnest(others) o(key) where o.key is not null
+        ) u
+        group by u.key
+    ), stored as (
+        select k.*, b.delivery, b.size, row_number() over (partition by k.key order by b."position") as place
+        from keys k
+        cross join lateral (
+            (
+                select d as delivery, d."position", d.size
+                from :"schema".deliveries d
+                where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
+                  and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+                order by d."position"
+                limit k.most + 1
+            )
+            union all
+            (
+                select d, d."position", d.size
+                from :"schema".deliveries d
+                where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
+                  and d.state = 'parked' and not continues
+                order by d."position"
+                limit k.most + 1
+            )
+        ) b
+    ), summed as (
+        select s.*, sum(s.size) filter (where s.is_asked and s.place <= s.most)
+                        over (order by s.key, s.place rows unbounded preceding) as bytes
+        from stored s
+    ), chosen as (
+        select s.*, s.place = 1 or s.place <= s.most and s.bytes <= most_bytes as is_told from summed s
+    ), of_keys as (
+        select c.key, json_agg(:"schema".loaded(c.delivery) order by c.place) filter (where c.is_told) as rows,
+               bool_or(not c.is_told) as more,
+               coalesce(sum(c.size) filter (where c.is_told and c.is_asked), 0) as bytes
+        from chosen c
+        group by c.key
+    )
+    select json_object_agg(o.key, json_build_object('rows', o.rows, 'more', o.more)), coalesce(sum(o.bytes), 0)
+    into held, bytes
+    from of_keys o;
+end $$;
+
+-- Unrouted rows above a position, in order, and up to where that was looked for. The first is told however large
+-- it is if `alone`.
+create function :"schema".ask_unrouted(
+    subscription bigint, lane integer, ask jsonb, most_bytes bigint, alone boolean,
+    out unrouted json, out unrouted_end bigint
+)
+language plpgsql stable
+as $$
+declare
+    after bigint := (ask ->> 'unrouted_after')::bigint;
+    most bigint := (ask ->> 'unrouted_limit')::bigint;
+    holding jsonb := ask -> 'holding';
+    routes text[];
+    left_out boolean;
+begin
+    if jsonb_typeof(ask -> 'routes') = 'array' then
+        routes := array(select jsonb_array_elements_text(ask -> 'routes'));
+    end if;
+    with stored as (
+        (
+            select d as delivery, d."position", d.size
+            from :"schema".deliveries d
+            where routes is null
+              and d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
+              and d.state = 'unrouted' and d."position" > after
+              and (holding ->> d."position"::text)::bigint is distinct from d.revision
+            order by d."position"
+            limit most + 1
+        )
+        union all
+        (
+            select u.delivery, u."position", u.size
+            from unnest(routes) as wanted(route)
+            cross join lateral (
+                select d as delivery, d."position", d.size
+                from :"schema".deliveries d
+                where d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
+                  and d.route = wanted.route and d.state = 'unrouted' and d."position" > after
+                  and (holding ->> d."position"::text)::bigint is distinct from d.revision
+                order by d."position"
+                limit most + 1
+            ) u
+            order by u."position"
+            limit most + 1
+        )
+    ), chosen as (
+        select s.delivery, s."position",
+               row_number() over lower <= most
+                   and (alone and row_number() over lower = 1 or sum(s.size) over lower <= most_bytes) as is_told
+        from stored s
+        window lower as (order by s."position" rows unbounded preceding)
+    )
+    select coalesce(json_agg(:"schema".loaded(c.delivery) order by c."position") filter (where c.is_told), '[]'),
+           max(c."position") filter (where c.is_told), coalesce(bool_or(not c.is_told), false)
+    into unrouted, unrouted_end, left_out
+    from chosen c;
+    unrouted_end := case when left_out then coalesce(unrouted_end, after) end;
+end $$;
+
+-- Whether a lane has rows that are not settled.
+create function :"schema".has_deliveries(subscription bigint, lane integer) returns boolean
+language plpgsql stable
+as $$
+begin
+    return exists (
+            select from :"schema".deliveries d
+            where d.subscription = has_deliveries.subscription and d.lane = has_deliveries.lane
+              and d.state in ('waiting', 'running', 'retrying', 'unrouted'))
+        or exists (
+            select from :"schema".deliveries d
+            where d.subscription = has_deliveries.subscription and d.lane = has_deliveries.lane
+              and d.state = 'parked');
+end $$;
+
+-- One exchange of a lane's owner: what it writes, then what it asks, which sees that. A write inserts the revision
+-- after the one that it replaces: what is not there with the owner's epoch, or has been followed already, is stale.
+-- The settings keep to the indexes a plan that was made when there were few rows.
+create function :"schema".exchange(
+    subscription bigint, lane integer, epoch bigint, revision bigint,
+    writes boolean, "position" bigint, ahead bigint[], moves jsonb, succeeded bigint, failed bigint, released boolean,
+    ask jsonb, stall_after bigint, continues boolean
+) returns json
+language plpgsql volatile
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    moved boolean[] := '{}';
+    counts record;
+    stored record;
+    due record;
+    due_rows json := '[]';
+    next_due timestamptz;
+    due_keys text[] := '{}';
+    heads record;
+    head_keys text[] := '{}';
+    heads_end text;
+    asked text[] := '{}';
+    held record;
+    held_rows json := '{}';
+    unrouted json := '[]';
+    unrouted_end bigint;
+    room bigint := (ask ->> 'bytes')::bigint;
+    alone boolean := true;
+begin
+    if writes then
+        insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
+        select c.subscription, c.lane, c.revision + 1, c.epoch, exchange.released, exchange."position", exchange.ahead
+        from :"schema".cursors c
+        where c.subscription = exchange.subscription and c.lane = exchange.lane
+          and c.revision = exchange.revision and c.epoch = exchange.epoch;
+    else
+        perform from (
+            select c.revision, c.epoch from :"schema".cursors c
+            where c.subscription = exchange.subscription and c.lane = exchange.lane
+            order by c.revision desc limit 1
+        ) c
+        where c.revision = exchange.revision and c.epoch = exchange.epoch;
+    end if;
+    if not found then
+        raise exception using errcode = 'MP003', message = 'the lane has another owner, or its cursor has moved';
+    end if;
+    if writes and (revision + 1) % 64 = 0 then
+        delete from :"schema".cursors c
+        where c.subscription = exchange.subscription and c.lane = exchange.lane
+          and c.revision between exchange.revision - 127 and exchange.revision and c.taken is null;
+    end if;
+
+    if moves is not null then
+        moved := :"schema".move_deliveries(subscription, lane, moves);
+    end if;
+    select coalesce(sum(n.waiting), 0) as waiting, coalesce(sum(n.retrying), 0) as retrying,
+           coalesce(sum(n.unrouted), 0) as unrouted, count(*) as rows
+    into counts
+    from :"schema".counts n where n.subscription = exchange.subscription;
+    if counts.rows > 64 and current_setting('transaction_isolation') = 'read committed' then
+        perform :"schema".fold_counts(subscription);
+    end if;
+    if writes and (succeeded > 0 or failed > 0) then
+        perform :"schema".judge(subscription, succeeded, failed, counts.retrying::bigint, stall_after);
+    end if;
+    select s.streak, s.stalled into stored from :"schema".subscriptions s where s.id = exchange.subscription;
+
+    if (ask ->> 'due')::boolean then
+        due := :"schema".ask_due(subscription, lane, ask);
+        next_due := due.next_due;
+        room := room - due.bytes;
+        alone := cardinality(due.due) = 0;
+        select coalesce(json_agg(:"schema".loaded(d) order by d."position"), '[]'), coalesce(array_agg(d.key), '{}')
+        into due_rows, due_keys
+        from :"schema".deliveries d
+        where d.subscription = exchange.subscription and d."position" = any (due.due);
+    end if;
+    if ask ->> 'heads_after' is not null then
+        heads := :"schema".ask_heads(
+            subscription, lane, ask ->> 'heads_after', (ask ->> 'limit')::bigint, room, alone, continues);
+        head_keys := heads.heads;
+        heads_end := heads.heads_end;
+        room := room - heads.bytes;
+        alone := alone and cardinality(head_keys) = 0;
+    end if;
+    if ask is not null then
+        asked := array(select jsonb_array_elements_text(ask -> 'keys'));
+    end if;
+    if cardinality(asked) > 0 or cardinality(due_keys) > 0 or cardinality(head_keys) > 0 then
+        held := :"schema".ask_held(
+            subscription, lane, asked, due_keys || head_keys, (ask ->> 'per_key')::bigint, room, continues);
+        held_rows := coalesce(held.held, '{}');
+        room := room - held.bytes;
+        alone := alone and held.held is null;
+    end if;
+    if ask ->> 'unrouted_after' is not null then
+        select u.unrouted, u.unrouted_end into unrouted, unrouted_end
+        from :"schema".ask_unrouted(subscription, lane, ask, room, alone) u;
+    end if;
+    return json_build_object(
+        'now', date_part('epoch', :"schema".clock()),
+        'answer', json_build_object(
+            'moved', moved, 'held', held_rows, 'due', due_rows,
+            'next_due', date_part('epoch', next_due), 'heads_end', heads_end,
+            'unrouted', unrouted, 'unrouted_end', unrouted_end,
+            'rows', :"schema".has_deliveries(subscription, lane),
+            'counts', json_build_object(
+                'waiting', counts.waiting, 'retrying', counts.retrying, 'unrouted', counts.unrouted),
+            'streak', stored.streak, 'stalled', stored.stalled));
+end $$;
+
+-- Takes lanes under new epochs, and tells what is stored of each. An INSERT waits for another's that has not
+-- committed: not for long, such a lane is left for later.
+create function :"schema".take(subscription bigint, lanes integer[]) returns json
+language plpgsql volatile
+set lock_timeout = '50ms'
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+declare
+    wanted integer;
+    last :"schema".cursors;
+    drawn bigint;
+    running json;
+    held json[] := '{}';
+begin
+    foreach wanted in array lanes loop
+        drawn := null;
+        for attempt in 1 .. 5 loop
+            select * into last from :"schema".cursors c
+            where c.subscription = take.subscription and c.lane = wanted
+            order by c.revision desc limit 1;
+            exit when not found;
+            begin
+                insert into :"schema".cursors (subscription, lane, revision, epoch, taken, "position", ahead)
+                values (subscription, wanted, last.revision + 1, nextval(format('%I.epochs', :'schema')),
+                        :"schema".clock(), last."position", last.ahead)
+                returning cursors.epoch into drawn;
+                exit;
+            exception
+                when lock_not_available then exit;
+                when unique_violation then null;
+            end;
+        end loop;
+        continue when drawn is null;
+        delete from :"schema".cursors c
+        where c.subscription = take.subscription and c.lane = wanted
+          and c.revision between last.revision - 127 and last.revision and c.taken is null;
+        delete from :"schema".cursors c
+        where c.subscription = take.subscription and c.lane = wanted
+          and c.revision <= last.revision and c.taken is not null and c.taken < :"schema".clock() - interval '1 day';
+        select coalesce(json_agg(:"schema".loaded(d) order by d."position"), '[]') into running
+        from :"schema".deliveries d
+        where d.subscription = take.subscription and d.lane = wanted and d.state = 'running';
+        held := held || json_build_object(
+            'lane', wanted, 'epoch', drawn, 'revision', last.revision + 1, 'previous', last.epoch,
+            'position', last."position", 'ahead', last.ahead,
+            'unclean', last.epoch is not null and not last.released,
+            'rows', :"schema".has_deliveries(subscription, wanted), 'running', running);
+    end loop;
+    return (
+        select json_build_object(
+            'now', date_part('epoch', :"schema".clock()),
+            'lanes', held, 'streak', s.streak, 'stalled', s.stalled,
+            'counts', json_build_object(
+                'waiting', coalesce(n.waiting, 0), 'retrying', coalesce(n.retrying, 0),
+                'unrouted', coalesce(n.unrouted, 0)))
+        from :"schema".subscriptions s,
+             lateral (select sum(c.waiting) as waiting, sum(c.retrying) as retrying, sum(c.unrouted) as unrouted
+                      from :"schema".counts c where c.subscription = s.id) n
+        where s.id = take.subscription
+    );
+end $$;
+
+-- The subscription of a definition, locked: found by its name, by its former name, or made.
+create function :"schema".open_subscription(
+    declared jsonb, out opened :"schema".subscriptions, out created boolean
+)
+language plpgsql volatile
+as $$
+begin
+    created := false;
+    loop
+        select * into opened from :"schema".subscriptions s
+        where s."group" = declared ->> 'group' and s.name = declared ->> 'name'
+        for no key update;
+        exit when found;
+        begin
+            update :"schema".subscriptions s set name = declared ->> 'name'
+            where s."group" = declared ->> 'group' and s.name = declared ->> 'renamed_from'
+            returning s.* into opened;
+            exit when found;
+            insert into :"schema".subscriptions ("group", name, lanes)
+            values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer)
+            returning subscriptions.* into opened;
+            created := true;
+            exit;
+        exception when unique_violation then
+            -- Another process was first: it is there now.
+            null;
+        end;
+    end loop;
+end $$;
+
+-- Creates the subscriptions that are new, numbers the definitions that changed, and tells what is there.
+create function :"schema".declare_subscriptions(definitions jsonb, program text) returns json
+language plpgsql volatile
+as $$
+declare
+    given record;
+    found_or_made record;
+    subscription :"schema".subscriptions;
+    created boolean;
+    current :"schema".definitions;
+    stood bigint[];
+    changed text[];
+    results json[] := array_fill(null::json, array[jsonb_array_length(definitions)]);
+begin
+    -- In one order, so that processes that start together do not wait for each other in a circle.
+    for given in
+        select d.value as definition, d.ordinality::integer as ordinal
+        from jsonb_array_elements(definitions) with ordinality d
+        order by d.value ->> 'group' collate "C", d.value ->> 'name' collate "C"
+    loop
+        found_or_made := :"schema".open_subscription(given.definition);
+        subscription := found_or_made.opened;
+        created := found_or_made.created;
+        changed := '{}';
+        if created then
+            insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
+            select subscription.id, l, 1, (given.definition ->> 'position')::bigint,
+                   array(select jsonb_array_elements_text(given.definition -> 'ahead'))::bigint[]
+            from generate_series(0, subscription.lanes - 1) l;
+            insert into :"schema".definitions (subscription, number, selects, orders, program, positions)
+            values (subscription.id, 1, given.definition ->> 'selects', given.definition ->> 'orders', program,
+                    array_fill((given.definition ->> 'position')::bigint, array[subscription.lanes]));
+        else
+            select * into current from :"schema".definitions d
+            where d.subscription = subscription.id and d.number = subscription.definition;
+            if current.selects <> given.definition ->> 'selects' then
+                changed := changed || format('it selected %s and now selects %s',
+                                             current.selects, given.definition ->> 'selects');
+            end if;
+            if current.orders <> given.definition ->> 'orders' then
+                changed := changed || format('it ordered by %s and now orders by %s',
+                                             current.orders, given.definition ->> 'orders');
+            end if;
+            if changed <> '{}' then
+                select array_agg(c."position" order by l) into stood
+                from generate_series(0, subscription.lanes - 1) l
+                cross join lateral (
+                    select c."position" from :"schema".cursors c
+                    where c.subscription = subscription.id and c.lane = l
+                    order by c.revision desc limit 1
+                ) c;
+                subscription.definition := subscription.definition + 1;
+                insert into :"schema".definitions (subscription, number, selects, orders, program, positions)
+                values (subscription.id, subscription.definition, given.definition ->> 'selects',
+                        given.definition ->> 'orders', program, stood);
+                update :"schema".subscriptions s set definition = subscription.definition where s.id = subscription.id;
+                changed := array[array_to_string(changed, ', ') || ', from position '
+                    || to_char((select min(p) from unnest(stood) p), 'FM999,999,999,999,999,999') || ' on'];
+            end if;
+            if subscription.lanes <> (given.definition ->> 'lanes')::integer then
+                changed := changed || format('it keeps its %s lanes, not %s',
+                                             subscription.lanes, given.definition ->> 'lanes');
+            end if;
+        end if;
+        results[given.ordinal] := json_build_object(
+            'id', subscription.id, 'number', subscription.definition, 'lanes', subscription.lanes,
+            'status', subscription.status, 'created', created,
+            'changed', nullif(array_to_string(changed, '; '), ''));
+    end loop;
+    return array_to_json(results);
+end $$;
+
+-- Whether a worker still lives; if not, it does again from now on, without lanes.
+create function :"schema".beat(worker text, "group" text, program text, lease interval) returns boolean
+language plpgsql volatile
+as $$
+begin
+    update :"schema".workers w set beat = :"schema".clock()
+    where w.id = worker and w.beat + w.lease >= :"schema".clock();
+    if found then
+        return true;
+    end if;
+    insert into :"schema".workers (id, "group", program, beat, lease)
+    values (worker, beat."group", beat.program, :"schema".clock(), beat.lease)
+    on conflict (id) do update set beat = excluded.beat, lease = excluded.lease, wants = '{}';
+    update :"schema".lanes l set owner = null, since = :"schema".clock() where l.owner = worker;
+    return false;
+end $$;
+
+-- How many lanes of each subscription are a worker's: all of them shared out among those who want it. Who gets one
+-- more is another for each subscription, or one worker would have all that have one lane.
+create function :"schema".targets(worker text, wants bigint[], sizes integer[])
+returns table (subscription bigint, size integer, target bigint)
+language sql stable
+as $$
+    select n.s, n.size,
+           n.size / w.workers + case when (w.before + n.s) % w.workers < n.size % w.workers then 1 else 0 end
+    from unnest(wants, sizes) n(s, size)
+    cross join lateral (
+        select count(*) as workers, count(*) filter (where w.id < worker) as before
+        from :"schema".workers w
+        where n.s = any (w.wants)
+    ) w
+    where w.workers > 0
+$$;
+
+-- For each wanted subscription, with so many lanes, and each that is held: the lanes that a worker may take and
+-- those that it should give, so that the live workers that want it have the same number, give or take one.
+create function :"schema".balance(worker text, wants bigint[], sizes integer[], held_in bigint[], held_lanes integer[])
+returns table (subscription bigint, lane integer, gives boolean)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+begin
+    -- Who has expired goes, in a statement of its own, so that what follows agrees on who lives. One that is
+    -- beating just now is left alone.
+    delete from :"schema".workers w
+    where w.id in (
+        select e.id from :"schema".workers e
+        where e.beat + e.lease < :"schema".clock()
+        for update skip locked);
+    update :"schema".workers w set wants = balance.wants where w.id = worker and w.wants <> balance.wants;
+    perform from :"schema".workers w where w.id = worker;
+    if not found then
+        return query select h.s, h.l, true from unnest(held_in, held_lanes) h(s, l);
+        return;
+    end if;
+
+    insert into :"schema".lanes (subscription, lane)
+    select n.s, l from unnest(balance.wants, sizes) n(s, size), generate_series(0, n.size - 1) l
+    where not exists (select from :"schema".lanes o where o.subscription = n.s and o.lane = l)
+    on conflict do nothing;
+
+    -- Too many: those that are not held go at once.
+    update :"schema".lanes o set owner = null, since = :"schema".clock()
+    from (
+        select o.subscription, o.lane,
+               row_number() over (partition by o.subscription order by h.l is null, o.lane)
+                   > coalesce(t.target, 0) as is_excess,
+               h.l is not null as is_held
+        from :"schema".lanes o
+        left join :"schema".targets(worker, balance.wants, sizes) t on t.subscription = o.subscription
+        left join unnest(held_in, held_lanes) h(s, l) on h.s = o.subscription and h.l = o.lane
+        where o.owner = worker
+    ) x
+    where x.is_excess and not x.is_held and o.subscription = x.subscription and o.lane = x.lane;
+
+    -- Too few: free ones, and those of owners that are no more.
+    update :"schema".lanes o set owner = worker, since = :"schema".clock()
+    from :"schema".targets(worker, balance.wants, sizes) t
+    cross join lateral (
+        select f.subscription, f.lane
+        from :"schema".lanes f
+        where f.subscription = t.subscription and f.lane < t.size
+          and (f.owner is null or not exists (select from :"schema".workers w where w.id = f.owner))
+        order by f.lane
+        limit greatest(0, t.target - (
+            select count(*) from :"schema".lanes m where m.subscription = t.subscription and m.owner = worker))
+        for update skip locked
+    ) x
+    where o.subscription = x.subscription and o.lane = x.lane;
+
+    return query
+    select o.subscription, o.lane, false
+    from :"schema".lanes o
+    where o.owner = worker and o.subscription = any (balance.wants)
+      and not exists (select from unnest(held_in, held_lanes) h(s, l) where h.s = o.subscription and h.l = o.lane)
+    union all
+    select h.s, h.l, true
+    from (
+        select h.s, h.l, o.owner, t.target, row_number() over (partition by h.s, o.owner order by h.l) as place
+        from unnest(held_in, held_lanes) h(s, l)
+        left join :"schema".lanes o on o.subscription = h.s and o.lane = h.l and o.owner = worker
+        left join :"schema".targets(worker, balance.wants, sizes) t on t.subscription = h.s
+    ) h
+    where h.owner is null or h.place > coalesce(h.target, 0);
+end $$;
