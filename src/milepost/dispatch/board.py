@@ -248,7 +248,7 @@ class Board(Generic[M]):
     def load_key(self, key: str, held: HeldKey[M], now: float) -> None:
         """The key's rows that may run go before what is here of it."""
         self._withdraw(key)
-        rows = [loaded for loaded in held.rows if loaded.row.position not in self.finished]
+        rows = [loaded for loaded in held.rows if not self._is_settled(loaded.row.position)]
         runnable = list(takewhile(lambda loaded: self.may_run(loaded, now), rows))
         entries = [self.load(loaded) for loaded in runnable]
         self.keys.rebuild(key, entries)
@@ -258,6 +258,10 @@ class Board(Generic[M]):
             self.hold(key)
         else:
             self.open_key(key)
+
+    def _is_settled(self, position: int) -> bool:
+        """Whether what is stored of a row is known to be outdated: it is done, or gets another one."""
+        return position in self.finished or position in self.aside
 
     def may_run(self, loaded: Loaded[M], now: float) -> bool:
         """Whether a row that is its key's lowest may run."""

@@ -1,6 +1,6 @@
 """Who gets a message: matches what is ready with routes, and brings back what was unrouted."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, TypeAlias
 
 import msgspec
@@ -80,8 +80,6 @@ class Router(Generic[M]):
         if group is not None:
             self._fall_behind(group, entry.position - 1, frozenset([group.label]))
         self._board.set_aside(entry, _unrouted(entry, now, group))
-        self._board.suspicious.pop(entry.position, None)
-        entry.suspect = False
         return None
 
     def relieve(self, now: float, allowance: int) -> None:
@@ -116,13 +114,8 @@ class Router(Generic[M]):
         groups = {group: group.known_to for group in self._behind if group.free > 0}
         if not groups:
             return None
-        routes: frozenset[str] = frozenset()
-        for group in groups:
-            named = self._behind[group]
-            if named is None:
-                return Scan(groups, None, EVERYTHING)
-            routes |= named
-        return Scan(groups, routes, sum(group.free for group in groups))
+        routes = _together(self._behind[group] for group in groups)
+        return Scan(groups, routes, EVERYTHING if routes is None else sum(group.free for group in groups))
 
     def scanned(self, scan: Scan[M], rows: Sequence[Loaded[M]], end: int | None) -> None:
         """What a scan found, in order; it went up to `end`, or through.
@@ -178,25 +171,37 @@ class Router(Generic[M]):
         self._note_changes()
 
     def _note_changes(self) -> None:
-        """Rows that waited for a group which is gone, or stands elsewhere, may be anyone's now; those of nobody
-        may be a new group's."""
+        """Rows that waited for a group which is gone, or stands elsewhere, may be anyone's now. What waits for
+        others may be that of a group which stands elsewhere, and what waits for nobody that of a new one."""
         moved, gone = self._routes.changes()
-        loose = frozenset(group.label for group in (*moved, *gone) if group in self._behind)
+        waiting = dict(self._behind)
+        loose = [group for group in (*moved, *gone) if group in waiting]
         for group in gone:
             self._behind.pop(group, None)
             self._known.pop(group, None)
-        if loose:
-            for group in self._routes.groups:
-                self._fall_behind(group, 0, loose)
+        for group in self._routes.groups if loose else ():
+            self._fall_behind(group, 0, _together(waiting[each] for each in loose))
         for group in moved:
-            if group not in self._known and self._board.has_rows:
+            if group in self._known:
+                if waiting:
+                    self._fall_behind(group, 0, _together(waiting.values()))
+            elif self._board.has_rows:
                 self._fall_behind(group, 0, None)
             self._known[group] = None
 
     def _fall_behind(self, group: Group[M], known_to: int, routes: frozenset[str] | None) -> None:
         group.known_to = min(group.known_to, known_to)
-        before = self._behind.get(group, frozenset())
-        self._behind[group] = None if routes is None or before is None else before | routes
+        self._behind[group] = _together([self._behind.get(group, frozenset()), routes])
+
+
+def _together(named: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    """Rows that name one of all these routes; None: any row."""
+    together: frozenset[str] = frozenset()
+    for routes in named:
+        if routes is None:
+            return None
+        together |= routes
+    return together
 
 
 def _nothing() -> Collection[int]:

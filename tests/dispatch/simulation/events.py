@@ -6,6 +6,7 @@ from functools import cache
 from dispatch.simulation import settling
 from dispatch.simulation.consumers import FILTERS
 from dispatch.simulation.holding import Holding
+from dispatch.simulation.setup import OnPark
 from dispatch.simulation.worker import Worker
 from dispatch.simulation.world import World
 from milepost.dispatch.delivery import State
@@ -254,10 +255,8 @@ class Redefine:
     attempts: int = 3
 
     def run(self, world: World) -> None:
-        on_park = "block" if self.blocks else "continue"
-        world.definition = world.definition.changed(
-            frozenset(self.rejected), "block" if on_park == "block" else "continue", self.window, self.attempts
-        )
+        rejected, on_park = frozenset(self.rejected), _on_park(self.blocks)
+        world.definition = world.definition.changed(rejected, on_park, self.window, self.attempts)
 
 
 @dataclass(frozen=True)
@@ -266,6 +265,8 @@ class Change:
 
     worker: int = 0
     lane: int = 0
+    blocks: bool | None = None
+    """Whether a parked message holds its key; None: as before."""
     window: int = 10
     attempts: int = 3
 
@@ -273,7 +274,10 @@ class Change:
         if (found := world.holding(self.worker, self.lane)) is None:
             return
         worker, holding = found
-        on_park = holding.settings.on_park
+        on_park = holding.settings.on_park if self.blocks is None else _on_park(self.blocks)
         changed = worker.definition.changed(worker.definition.rejected, on_park, self.window, self.attempts)
-        holding.settings = changed.settings
-        holding.lane.change(changed.settings)
+        holding.change(changed.settings)
+
+
+def _on_park(blocks: bool) -> OnPark:
+    return "block" if blocks else "continue"

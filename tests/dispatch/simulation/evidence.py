@@ -28,6 +28,11 @@ class Fate:
         """Whether it is parked, for certain."""
         return all(parked for _, parked in self.options)
 
+    @property
+    def may_be_parked(self) -> bool:
+        """Whether it is parked as far as its owner knows, or may be."""
+        return any(parked for _, parked in self.options)
+
     def agrees(self, row: Row) -> bool:
         """Whether a row says so."""
         if (row.attempts, row.state is State.PARKED) not in self.options:

@@ -14,6 +14,7 @@ from milepost.dispatch.delivery import Delivery, Row, State
 from milepost.dispatch.exchange import Answer, Exchange, LaneState
 from milepost.dispatch.lane import Lane
 from milepost.dispatch.routes import Routes
+from milepost.dispatch.settings import Settings
 
 
 @dataclass(eq=False, slots=True)
@@ -198,9 +199,6 @@ class Holding:
             return None
         if exchange is not None:
             self.under_way = UnderWay(exchange, self._evidence(exchange))
-            ask = exchange.ask
-            loads = ask.limit + ask.per_key * len(ask.keys) + ask.unrouted_limit if ask else 0
-            self.extra = max(self.extra, loads)
         return exchange
 
     def _evidence(self, exchange: Exchange[Message]) -> Evidence:
@@ -302,6 +300,17 @@ class Holding:
         if self.under_way is not None and self.under_way.answer is None:
             self.lane.abandon()
             self.under_way = None
+
+    def change(self, settings: Settings) -> None:
+        """Other settings from now on; what is parked holds its key from when the owner is told of it."""
+        if settings.on_park == "block" and self.settings.on_park == "continue":
+            parked = {
+                position: row.revision for position, row in self.record.rows.items() if row.state is State.PARKED
+            }
+            self.untold.update({position: 1 for position, fate in self.fates.items() if fate.parked})
+            self.untold.update(parked)
+        self.settings = settings
+        self.lane.change(settings)
 
     def close(self) -> None:
         """Ends all claims, in good order."""

@@ -266,10 +266,11 @@ class Pump:
 
     worker: int = 0
     fill: bool = True
+    lazy: bool = False
 
     def run(self, world: World) -> None:
         if (worker := world.worker(self.worker)) is not None:
-            pump(world, worker, fill=self.fill)
+            pump(world, worker, fill=self.fill, lazy=self.lazy)
 
 
 def _some(holding: Holding, which: int, count: int) -> list[Delivery[Message]]:

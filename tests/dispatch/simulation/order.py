@@ -24,4 +24,4 @@ def is_free(holding: Holding, position: int) -> bool:
         return True
     if holding.settings.on_park == "block":
         return False
-    return bool((fate and fate.parked) or (row and row.state is State.PARKED))
+    return bool((fate and fate.may_be_parked) or (row and row.state is State.PARKED))

@@ -13,37 +13,42 @@ from milepost.dispatch.delivery import State
 UNLIMITED = 10_000
 
 
-def pump(world: World, worker: Worker, *, fill: bool) -> None:
-    """A worker reads, exchanges and hands out until nothing of it does anything."""
+def pump(world: World, worker: Worker, *, fill: bool, lazy: bool = False) -> None:
+    """A worker reads, exchanges and hands out until nothing of it does anything.
+
+    A lazy one exchanges only when that is urgent.
+    """
     rounds = 40 + 3 * len(world.store.log.messages)
-    while _round(world, worker, fill):
+    while _round(world, worker, fill, lazy):
         rounds -= 1
         ensure(rounds > 0, "a worker goes on and on, though there is nothing to do")
     if not any(holding.lane.suspects for holding in worker.holdings.values()):
         for holding in worker.holdings.values():
-            check_quiet(holding, filled=fill)
+            check_quiet(holding, filled=fill and not lazy)
 
 
-def _round(world: World, worker: Worker, fill: bool) -> bool:
+def _round(world: World, worker: Worker, fill: bool, lazy: bool) -> bool:
     """One round of all lanes; whether anything happened."""
-    steps = [_step(world, worker, holding, fill) for holding in list(worker.holdings.values())]
+    steps = [_step(world, worker, holding, fill, lazy) for holding in list(worker.holdings.values())]
     return any(steps)
 
 
-def _step(world: World, worker: Worker, holding: Holding, fill: bool) -> bool:
+def _step(world: World, worker: Worker, holding: Holding, fill: bool, lazy: bool) -> bool:
     """One round of a lane; whether anything happened."""
     settling.expire(holding)
     busy = fill and holding.fill(UNLIMITED, 0, 0)
-    busy |= _exchange(world, worker, holding)
+    busy |= _exchange(world, worker, holding, lazy)
     if worker.holdings.get(holding.number) is not holding:
         return True
     given = worker.next(holding, UNLIMITED)
     world.note("pumped", *((delivery.message.position, delivery.consumer) for delivery in given))
-    return _exchange(world, worker, holding) or busy or bool(given) or holding.lane.urgent(world.store.now)
+    return _exchange(world, worker, holding, lazy) or busy or bool(given) or holding.lane.urgent(world.store.now)
 
 
-def _exchange(world: World, worker: Worker, holding: Holding) -> bool:
+def _exchange(world: World, worker: Worker, holding: Holding, lazy: bool) -> bool:
     """Exchanges, if there is anything to write or to ask."""
+    if lazy and holding.under_way is None and not holding.lane.urgent(world.store.now):
+        return False
     if holding.under_way is None and (made := holding.make()) is not None:
         world.note("exchange", made.write, made.ask)
     if holding.under_way is None:
@@ -58,7 +63,10 @@ def check_quiet(holding: Holding, *, filled: bool) -> None:
     ensure(lane.in_flight == len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
     wake = lane.wake_at()
     ensure(wake is None or wake > holding.store.now, f"it would wake at {wake}, again and again")
-    if holding.breaker.stalled or not holding.current:
+    if not holding.current:
+        return
+    ensure(lane.has_rows or not holding.record.unsettled, "there are rows that the lane knows nothing of")
+    if holding.breaker.stalled:
         return
     for message in holding.record.messages:
         if message.position <= lane.reach and _should_be_out(holding, message):
@@ -90,18 +98,16 @@ def _is_unsettled(holding: Holding, position: int) -> bool:
 
 def _is_due(holding: Holding, position: int) -> bool:
     row = holding.row(position)
-    if row is None:
-        return position not in holding.fates
-    if row.state is State.PARKED:
+    if position in holding.fates or (row is not None and row.state is State.PARKED):
         return False
-    return row.due is None or row.due <= holding.store.now
+    return row is None or row.due is None or row.due <= holding.store.now
 
 
 def _is_key_free(holding: Holding, message: Message) -> bool:
     if not holding.settings.ordered:
         return True
     others = holding.store.log.by_key[message.key]
-    if any(other.position in holding.unpoked for other in others):
+    if any(other.position in holding.unpoked or other.position in holding.fates for other in others):
         return False
     if any(claim.key == message.key for claim in holding.open.values()):
         return False

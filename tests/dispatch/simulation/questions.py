@@ -10,19 +10,26 @@ Rows = Mapping[int, Row]
 
 
 class Questions:
-    """One lane's rows, as they are after the writes of an exchange."""
+    """One lane's rows, as they are after the writes of an exchange; answered in the order of the methods."""
 
     def __init__(self, log: Log, rows: Rows, ask: Ask, *, without_parked: bool) -> None:
         self._log = log
         self._rows = [rows[position] for position in sorted(rows)]
         self._ask = ask
         self._without_parked = without_parked
+        self._loaded: set[int] = set()
+        self._bytes = 0
+
+    def asked(self) -> dict[str, HeldKey[Message]]:
+        """The rows of the keys that were asked for, of those that have any."""
+        return {key: held for key in self._ask.keys if (held := self._held(key, self._ask.per_key))}
 
     def due(self) -> list[Loaded[Message]]:
         """Rows that are due and that the lane does not hold, lowest first."""
         if not self._ask.due:
             return []
-        return self._loaded(row for row in self._times() if row.due is not None and row.due <= self._ask.now)
+        due = [row for row in self._times() if row.due is not None and row.due <= self._ask.now]
+        return self._load_some(due[: self._ask.limit])
 
     def next_due(self, due: Sequence[Loaded[Message]]) -> float | None:
         """When the earliest of the others is due."""
@@ -33,26 +40,22 @@ class Questions:
             (row.due for row in self._times() if row.due is not None and row.position not in told), default=None
         )
 
-    def heads(self) -> tuple[list[str], str | None]:
+    def heads(self) -> tuple[dict[str, HeldKey[Message]], str | None]:
         """Keys whose lowest row is waiting, and up to which key that was looked for."""
         after = self._ask.heads_after
         if after is None:
-            return [], None
-        found = [key for key in self._keys() if key > after and self._of_key(key)[0].state is State.WAITING]
-        some = found[: self._ask.limit]
-        if len(some) == len(found):
-            return some, None
-        return some, some[-1] if some else after
+            return {}, None
+        keys = [key for key in self._keys() if key > after and self._of_key(key)[0].state is State.WAITING]
+        found: dict[str, HeldKey[Message]] = {}
+        for key in keys:
+            if len(found) == self._ask.limit or not self._fits(self._of_key(key)[0]):
+                return found, max(found, default=after)
+            found.update(self.found([key]))
+        return found, None
 
-    def held(self, keys: Iterable[str]) -> dict[str, HeldKey[Message]]:
-        """The rows of these keys, of those that have any."""
-        held = {}
-        for key in sorted(set(keys)):
-            rows = self._of_key(key)
-            if rows:
-                per_key = self._ask.per_key
-                held[key] = HeldKey([self._load(row) for row in rows[:per_key]], len(rows) > per_key)
-        return held
+    def found(self, keys: Iterable[str | None]) -> dict[str, HeldKey[Message]]:
+        """The first row of keys that were found otherwise than by asking for them."""
+        return {key: held for key in keys if key is not None and (held := self._held(key, 1))}
 
     def unrouted(self) -> tuple[list[Loaded[Message]], int | None]:
         """Unrouted rows in order, and up to where that was looked for."""
@@ -60,10 +63,12 @@ class Questions:
         if after is None:
             return [], None
         found = [row for row in self._rows if self._is_unrouted(row, after)]
-        some = [self._load(row) for row in found[: self._ask.unrouted_limit]]
+        some = self._load_some(found[: self._ask.unrouted_limit])
         if len(some) == len(found):
             return some, None
         return some, some[-1].row.position if some else after
+
+    # Rows
 
     def _is_unrouted(self, row: Row, after: int) -> bool:
         routes = self._ask.routes
@@ -91,8 +96,32 @@ class Questions:
             return False
         return row.state is not State.PARKED or not self._without_parked
 
-    def _loaded(self, rows: Iterable[Row]) -> list[Loaded[Message]]:
-        return [self._load(row) for row in rows][: self._ask.limit]
+    # Messages, as many as fit
+
+    def _held(self, key: str, limit: int) -> HeldKey[Message] | None:
+        """The first row of a key in any case, others as long as they fit."""
+        rows = self._of_key(key)
+        if not rows:
+            return None
+        some = [self._load(rows[0]), *self._load_some(rows[1:limit])]
+        return HeldKey(some, len(some) < len(rows))
+
+    def _load_some(self, rows: Sequence[Row]) -> list[Loaded[Message]]:
+        loaded = []
+        for row in rows:
+            if not self._fits(row):
+                break
+            loaded.append(self._load(row))
+        return loaded
+
+    def _fits(self, row: Row) -> bool:
+        if not self._loaded or row.position in self._loaded:
+            return True
+        return self._bytes + self._log.by_position[row.position].size <= self._ask.bytes
 
     def _load(self, row: Row) -> Loaded[Message]:
-        return Loaded(row, self._log.by_position[row.position])
+        message = self._log.by_position[row.position]
+        if row.position not in self._loaded:
+            self._loaded.add(row.position)
+            self._bytes += message.size
+        return Loaded(row, message)

@@ -68,7 +68,7 @@ def is_pinned(holding: Holding) -> bool:
     return (holding.store.setup.strategy or "").startswith("pinned")
 
 
-def open_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
+def open_sizes(holding: Holding, consumer: str, route: str | None) -> list[int]:
     """The sizes of a route's open messages."""
     return [
         claim.size
@@ -77,7 +77,7 @@ def open_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
     ]
 
 
-def _promised_sizes(holding: Holding, consumer: str, route: str) -> list[int]:
+def _promised_sizes(holding: Holding, consumer: str, route: str | None) -> list[int]:
     """The sizes of messages that wait for their rows to say that they run."""
     return [
         delivery.message.size

@@ -131,7 +131,9 @@ def _redefine(random: Random) -> Operation:
 
 
 def _change(random: Random) -> Operation:
-    return events.Change(**_where(random), window=random.choice((1, 4, 16)), attempts=random.randint(1, 4))
+    blocks = random.choice((None, None, True, False))
+    window, attempts = random.choice((1, 4, 16)), random.randint(1, 4)
+    return events.Change(**_where(random), blocks=blocks, window=window, attempts=attempts)
 
 
 def _begin(random: Random, setup: Setup) -> Iterable[Operation]:
@@ -249,7 +251,7 @@ _COMMON: tuple[tuple[Choice, int], ...] = (
     (_one(lambda random: operations.Learn(**_where(random))), 3),
     (_one(_swap), 8),
     (_one(lambda random: operations.Abandon(**_where(random))), 1),
-    (_one(lambda random: operations.Pump(random.randrange(3), random.random() < 0.5)), 3),
+    (_one(lambda random: operations.Pump(random.randrange(3), random.random() < 0.5, random.random() < 0.5)), 4),
     (_one(_pass), 8),
     (_one(lambda random: events.Start()), 1),
     (_one(lambda random: events.Kill(random.randrange(3))), 1),

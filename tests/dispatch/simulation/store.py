@@ -166,13 +166,13 @@ class Store:
             )
         without_parked = evidence.settings.on_park == "continue"
         questions = Questions(self.log, record.rows, exchange.ask, without_parked=without_parked)
+        held = questions.asked()
         due = questions.due()
         heads, heads_end = questions.heads()
         unrouted, unrouted_end = questions.unrouted()
-        due_keys = [loaded.row.key for loaded in due if loaded.row.key is not None]
         return Answer(
             moved=moved,
-            held=questions.held([*exchange.ask.keys, *due_keys, *heads]),
+            held={**questions.found(loaded.row.key for loaded in due), **heads, **held},
             due=due,
             next_due=questions.next_due(due),
             heads_end=heads_end,

@@ -64,7 +64,7 @@ def _check_memory(holding: Holding) -> None:
     holding.most = max(holding.most, holding.settings.window)
     holding.most_in_flight = max(holding.most_in_flight, lane.in_flight)
     holding.most_room = max(holding.most_room, _capacity(holding))
-    bound = holding.most + holding.most_in_flight + holding.most // 8 + 1 + holding.extra + holding.most_room
+    bound = 3 * holding.most + holding.most_in_flight + holding.most // 8 + 1 + holding.most_room + holding.extra
     held = len(board.window.entries) + len(board.rows)
     ensure(held <= bound, f"{held} entries are in memory, more than {bound}")
     ensure(lane.in_flight >= len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
