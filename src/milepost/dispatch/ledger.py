@@ -122,6 +122,8 @@ class Ledger(Generic[M]):
 
     def _makes_room(self) -> bool:
         """Whether writing would take something out of a full window."""
+        if self._board.finished:
+            return True
         unrouted, waiting = self.unrouted_left() > 0, self._counts.waiting < self._board.settings.max_waiting
         if self._router is not None and unrouted and self._router.is_crowded():
             return True
