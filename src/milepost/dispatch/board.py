@@ -58,6 +58,12 @@ class Board(Generic[M]):
         """How many bytes of them."""
         return self.settings.window_bytes - self.bytes + self.lent_bytes
 
+    def rows_here(self) -> int:
+        """How many rows are in memory that no consumer has."""
+        if not self.lent:
+            return len(self.rows)
+        return sum(1 for entry in self.rows.values() if not (entry.delivery and entry.delivery.member))
+
     def lend(self, entry: Entry[M]) -> None:
         """A consumer has it."""
         self.lent += 1

@@ -366,16 +366,23 @@ class Lane(Generic[M]):
 
     def _take(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
         board = self._board
-        if board.suspicious:
-            self._park_lost(now)
+        if board.suspects:
+            return self._take_suspect(now)
         if self._router is None:
-            entry = (board.suspects or board.ready).pop()
+            entry = board.ready.pop()
             return None if entry is None else (entry, None)
-        writing = self._ledger.writing
-        while board.suspects and self._routes:
-            if (taken := self._router.take_suspect(now, writing)) is not None:
+        return self._router.take(now, self._ledger.writing)
+
+    def _take_suspect(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
+        """A suspect that may be tried; nothing else goes out in the same breath."""
+        self._park_lost(now)
+        if self._router is None:
+            entry = self._board.suspects.pop()
+            return None if entry is None else (entry, None)
+        while self._board.suspects and self._routes:
+            if (taken := self._router.take_suspect(now, self._ledger.writing)) is not None:
                 return taken
-        return self._router.take(now, writing)
+        return None
 
     def _ended(self, deliveries: Iterable[Delivery[M]], refused: list[Delivery[M]]) -> Iterator[Entry[M]]:
         """Ends claims and gives their entries; those that were no longer in force are refused."""
@@ -414,7 +421,7 @@ class Lane(Generic[M]):
             if entry.row is None or entry.row.attempts < limit or not entry.guard:
                 return
             reason = f"its process vanished in {entry.row.attempts} attempts"
-            del self._board.suspicious[entry.position]
+            self._board.suspicious.pop(entry.position, None)
             self._board.set_aside(entry, parked(attempted(entry.row, now, more=0, reason=reason)))
 
     def _is_routed(self, message: M) -> bool:

@@ -189,18 +189,20 @@ class Ledger(Generic[M]):
         board = self._board
         self.stopped = None
         allowance = _Allowance(board.settings.max_waiting - self._counts.waiting)
+        held: dict[str, None] = {}
         for entry in board.finished.values():
             yield _Step(Move.of(entry.position, entry.row, None), entry)
         for row in board.seen.values():
             yield _Step(Move.of(row.position, row, _dealt_with(row, now)))
         for entry in self._fates():
             yield _Step(Move.of(entry.position, entry.row, entry.fate), entry)
-            if not closing and entry.key is not None and entry.fate and board.holds_key(entry.fate):
-                dropped.extend(other for other in board.keys.chain(entry.key) if _is_loaded(other))
-                yield from self._followers(entry.key, allowance, now)
+            if entry.key is not None and entry.fate and board.holds_key(entry.fate):
+                held[entry.key] = None
         if closing:
             return
-        for key in self._held_keys():
+        for key in held:
+            dropped.extend(other for other in board.keys.chain(key) if _is_loaded(other))
+        for key in {**held, **dict.fromkeys(self._held_keys())}:
             yield from self._followers(key, allowance, now)
         for delivery in board.guards.values():
             entry = delivery.entry
@@ -268,7 +270,7 @@ class Ledger(Generic[M]):
 
     def _rows_room(self) -> int:
         """How many rows may be loaded."""
-        return max(self._board.room(), self._rows_kept() - len(self._board.rows))
+        return max(self._board.room(), self._rows_kept() - self._board.rows_here())
 
     def _rows_kept(self) -> int:
         """How many rows there may be though the window is full otherwise."""

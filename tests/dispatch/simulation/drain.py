@@ -4,33 +4,30 @@ from dispatch.simulation import settling
 from dispatch.simulation.events import poke
 from dispatch.simulation.pump import pump
 from dispatch.simulation.violation import ensure
-from dispatch.simulation.worker import Worker
 from dispatch.simulation.world import World
 from milepost.dispatch.delivery import State
 from milepost.dispatch.routes import Route
 
-EVERYTHING = Route(name="all", capacity=3)
+EVERYTHING = Route(name="all", capacity=3, priority=9)
 
 
 def drain(world: World) -> None:
-    """A fresh worker brings everything to its end."""
-    _end_workers(world)
-    worker = world.start()
-    for lane in range(world.setup.lanes):
-        holding = worker.take(lane)
-        if holding.routed:
-            holding.lane.join("all", [EVERYTHING])
-            holding.consumers.join("all", [EVERYTHING])
+    """Everything comes to its end: with the workers that there are, or with a fresh one."""
+    if not world.setup.kept:
+        _end_workers(world)
+    _take_lanes(world)
     rounds = 100 + 20 * len(world.store.log.messages)
-    while not _is_done(world, worker):
+    while not _is_done(world):
         rounds -= 1
         ensure(rounds > 0, "the drain goes on and on")
-        pump(world, worker, fill=True)
+        for worker in world.workers.values():
+            pump(world, worker, fill=True)
         world.check()
-        if not _retry_parked(world) and not _ack_all(worker):
-            _sleep(world, worker)
-    for holding in list(worker.holdings.values()):
-        worker.release(holding)
+        if not _retry_parked(world) and not _ack_all(world):
+            _sleep(world)
+    for worker in world.workers.values():
+        for holding in list(worker.holdings.values()):
+            worker.release(holding)
     _check_end(world)
 
 
@@ -42,14 +39,26 @@ def _end_workers(world: World) -> None:
         del world.workers[worker.number]
 
 
-def _is_done(world: World, worker: Worker) -> bool:
+def _take_lanes(world: World) -> None:
+    """Lanes that nobody has go to a fresh worker, and everyone has a consumer for everything."""
+    for worker in world.workers.values():
+        for holding in [holding for holding in worker.holdings.values() if not holding.current]:
+            worker.drop(holding.number)
+    worker = world.start()
+    for lane in range(world.setup.lanes):
+        holding = world.owner(lane) or worker.take(lane)
+        poke(holding)
+        if holding.routed:
+            holding.lane.join("all", [EVERYTHING])
+            holding.consumers.join("all", [EVERYTHING])
+
+
+def _is_done(world: World) -> bool:
     if any(record.unsettled for record in world.store.lanes):
         return False
-    horizon = world.store.log.horizon
-    return all(
-        holding.lane.cursor.position == horizon and not holding.lane.urgent(world.store.now)
-        for holding in worker.holdings.values()
-    )
+    horizon, now = world.store.log.horizon, world.store.now
+    lanes = [holding.lane for worker in world.workers.values() for holding in worker.holdings.values()]
+    return all(lane.cursor.position == horizon and not lane.urgent(now) for lane in lanes)
 
 
 def _retry_parked(world: World) -> int:
@@ -69,24 +78,24 @@ def _retry_parked(world: World) -> int:
     return retried
 
 
-def _ack_all(worker: Worker) -> int:
+def _ack_all(world: World) -> int:
     acked = 0
-    for holding in worker.holdings.values():
-        acked += len(holding.open)
-        settling.ack(holding, list(holding.open))
+    for worker in world.workers.values():
+        for holding in worker.holdings.values():
+            acked += len(holding.open)
+            settling.ack(holding, list(holding.open))
     return acked
 
 
-def _sleep(world: World, worker: Worker) -> None:
+def _sleep(world: World) -> None:
     """Until something says that it is time; if nothing does, nothing may be left."""
-    times = [holding.lane.wake_at() for holding in worker.holdings.values()]
+    holdings = [holding for worker in world.workers.values() for holding in worker.holdings.values()]
+    times = [holding.lane.wake_at() for holding in holdings]
     wake = min((time for time in times if time is not None), default=None)
-    ensure(
-        wake is not None or _is_done(world, worker), "messages are left, and nothing would ever wake their owner"
-    )
+    ensure(wake is not None or _is_done(world), "messages are left, and nothing would ever wake their owner")
     if wake is not None:
         world.store.now = max(world.store.now, wake)
-    for holding in worker.holdings.values():
+    for holding in holdings:
         settling.expire(holding)
 
 

@@ -144,6 +144,13 @@ class Holding:
             return {stored, row.attempts if row else 0, self.known.get(position, stored)}
         return {stored}
 
+    def failed_since(self) -> int:
+        """How many attempts failed after the last success, as far as they are not written."""
+        failed = 0
+        for outcome in self.outcomes:
+            failed = 0 if outcome is True else failed + (outcome is False)
+        return failed
+
     def committing(self) -> Sequence[Delivery[Message]]:
         """Deliveries that the exchange under way settles."""
         return self.under_way.exchange.commits if self.under_way else ()

@@ -16,7 +16,7 @@ UNLIMITED = 10_000
 def pump(world: World, worker: Worker, *, fill: bool, lazy: bool = False) -> None:
     """A worker reads, exchanges and hands out until nothing of it does anything.
 
-    A lazy one exchanges only when that is urgent.
+    A lazy one exchanges only when that is urgent, not to write what could as well be written later.
     """
     rounds = 40 + 3 * len(world.store.log.messages)
     while _round(world, worker, fill, lazy):
@@ -24,7 +24,7 @@ def pump(world: World, worker: Worker, *, fill: bool, lazy: bool = False) -> Non
         ensure(rounds > 0, "a worker goes on and on, though there is nothing to do")
     if not any(holding.lane.suspects for holding in worker.holdings.values()):
         for holding in worker.holdings.values():
-            check_quiet(holding, filled=fill and not lazy)
+            check_quiet(holding, filled=fill)
 
 
 def _round(world: World, worker: Worker, fill: bool, lazy: bool) -> bool:
@@ -47,7 +47,8 @@ def _step(world: World, worker: Worker, holding: Holding, fill: bool, lazy: bool
 
 def _exchange(world: World, worker: Worker, holding: Holding, lazy: bool) -> bool:
     """Exchanges, if there is anything to write or to ask."""
-    if lazy and holding.under_way is None and not holding.lane.urgent(world.store.now):
+    lane = holding.lane
+    if holding.under_way is None and not lane.urgent(world.store.now) and (lazy or not lane.dirty):
         return False
     if holding.under_way is None and (made := holding.make()) is not None:
         world.note("exchange", made.write, made.ask)
@@ -73,7 +74,7 @@ def check_quiet(holding: Holding, *, filled: bool) -> None:
             why = f"reach {lane.reach}, rows {holding.row(message.position)}, {lane.stopped}"
             ensure(False, f"{message.position} could be handed out and is not: {why}")
     _check_wake(holding)
-    if filled and not holding.open and not holding.routed and lane.stopped is None:
+    if filled and not holding.open and not holding.routed and not _is_at_limit(holding):
         horizon = holding.store.log.horizon
         ensure(lane.reach == horizon, f"nothing is open, and the reach is {lane.reach} of {horizon}")
 
@@ -133,6 +134,12 @@ def _check_wake(holding: Holding) -> None:
         ensure(
             wake is not None and wake <= min(times), f"it wakes at {wake}, and something is due at {min(times)}"
         )
+
+
+def _is_at_limit(holding: Holding) -> bool:
+    """Whether the cursor stops, since there are enough rows of a kind."""
+    counts, settings = holding.counts, holding.settings
+    return counts.waiting >= settings.max_waiting or counts.unrouted >= settings.max_unrouted
 
 
 def is_free_below(holding: Holding, position: int) -> bool:

@@ -1,8 +1,9 @@
 """Schedules drawn at random: the same seed gives the same one."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from dispatch.simulation import events, operations
 from dispatch.simulation.operations import NUMBERS, Operation
@@ -42,6 +43,7 @@ def _setup(kind: str, random: Random) -> Setup:
         max_unrouted=random.choice((*small_or_large, 1000)),
         attempts=random.randint(1, 4),
         killed=random.random() < 0.5,
+        kept=random.random() < 0.5,
     )
 
 
@@ -167,7 +169,7 @@ def _round(random: Random) -> Iterable[Operation]:
     where = _where(random)
     yield operations.Fill(**where)
     yield operations.Next(**where)
-    yield _settle(random)
+    yield _there(_settle(random), where)
     yield operations.Swap(**where)
     yield operations.Next(**where)
 
@@ -187,15 +189,24 @@ def _give_back(random: Random) -> Operation:
 def _meanwhile(random: Random) -> Iterable[Operation]:
     """Something happens between an exchange and its answer."""
     where = _where(random)
-    things = (_settle, _fill, _next, _person, _join, _expire, _leave, _lose, _pass)
-    between = [random.choice(things)(random) for _ in range(random.randint(1, 4))]
+    things = (_settle, _settle, _fill, _next, _next, _person, _person, _join, _expire, _leave, _lose, _pass)
+    between = [_there(random.choice(things)(random), where) for _ in range(random.randint(1, 4))]
     before = random.randint(0, len(between))
     yield operations.Make(**where, commits=random.choice((0, 0, 2)))
     yield from between[:before]
     yield operations.Commit(**where)
     yield from between[before:]
     yield operations.Learn(**where)
-    yield operations.Next(**where)
+    if random.random() < 0.5:
+        yield operations.Pump(where["worker"], random.random() < 0.5, random.random() < 0.5)
+    else:
+        yield operations.Next(**where)
+
+
+def _there(operation: Operation, where: dict[str, int]) -> Operation:
+    """The operation, at a worker and lane."""
+    here = {name: number for name, number in where.items() if hasattr(operation, name)}
+    return cast(Operation, replace(cast(Any, operation), **here))
 
 
 def _person(random: Random) -> Operation:

@@ -33,6 +33,8 @@ class Setup:
     attempts: int = 3
     killed: bool = True
     """Whether the drain at the end begins with dead workers, or with lanes that were released."""
+    kept: bool = False
+    """Whether it goes on with the workers that there are instead."""
 
     def definition(self) -> "Definition":
         """The first definition."""

@@ -51,13 +51,19 @@ class Worker:
 
     def next(self, holding: Holding, limit: int) -> list[Delivery[Message]]:
         """Hands out, unless something runs alone in this process."""
-        others = [other for other in self.holdings.values() if other is not holding]
-        alone = holding.lane.suspects
-        if any(other.open if alone else other.lane.suspects for other in others):
-            return []
-        given = next_of(holding, limit, self.stall())
+        given = next_of(holding, min(limit, self._most(holding)), self.stall())
         self._check_probes()
         return given
+
+    def _most(self, holding: Holding) -> int:
+        """How much a lane may hand out beside the others: where suspects wait, only what was promised before."""
+        others = [other for other in self.holdings.values() if other is not holding]
+        if holding.lane.suspects:
+            return 0 if any(other.open for other in others) else 1
+        if not any(other.lane.suspects for other in others):
+            return 2**63
+        alone = any(claim.alone for other in others for claim in other.open.values())
+        return 0 if alone else holding.lane.in_flight - len(holding.open)
 
     def stall(self) -> int | None:
         """The number of the stall that lasts, if one does."""
@@ -66,6 +72,16 @@ class Worker:
             self._stalls += 1
         self._was_stalled = stalled
         return self._stalls if stalled else None
+
+    def check_breaker(self) -> None:
+        """Attempts that failed one after the other stall the subscription, though they are not written yet."""
+        if len(self.store.lanes) > 1:
+            return
+        for holding in self.holdings.values():
+            failed = holding.failed_since()
+            ensure(self.breaker.unwritten == failed, f"{self.breaker.unwritten} failed, not {failed}")
+            stalled = self.breaker.stalled is not None or failed < holding.settings.stall_after
+            ensure(stalled, f"the last {failed} attempts failed, and it goes on")
 
     def _check_probes(self) -> None:
         stall = self.stall()

@@ -52,6 +52,7 @@ class World:
     def check(self) -> None:
         """What holds of memory after every step."""
         for worker in self.workers.values():
+            worker.check_breaker()
             for holding in worker.holdings.values():
                 _check_memory(holding)
                 if holding.routed:
