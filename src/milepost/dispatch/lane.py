@@ -361,8 +361,9 @@ class Lane(Generic[M]):
 
     def _has_next(self) -> bool:
         """Whether something could be handed out, if that were permitted."""
-        ready = bool(self._board.ready or self._board.suspects)
-        return ready if self._routes is None else bool(self._routes) and (ready or self._routes.has_next())
+        if self._router is not None:
+            return self._router.has_next(self._ledger.writing)
+        return bool(self._board.ready or self._board.suspects)
 
     def _take(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
         board = self._board

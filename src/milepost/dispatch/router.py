@@ -67,6 +67,12 @@ class Router(Generic[M]):
             self._board.set_aside(entry, _unrouted(entry, now))
         return group
 
+    def has_next(self, writing: Writing) -> bool:
+        """Whether something could be handed out, if that were permitted."""
+        self._keep_up(writing)
+        board = self._board
+        return bool(self._routes) and bool(board.ready or board.suspects or self._routes.has_next())
+
     def take_suspect(self, now: float, writing: Writing) -> tuple[Entry[M], Member[M]] | None:
         """A suspect and to whom it goes; one that cannot go at once is set aside, so that it holds up nobody."""
         self._keep_up(writing)
