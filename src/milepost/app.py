@@ -1,14 +1,18 @@
 """`Milepost`: the object that a program is written around."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from milepost import embedded
+from milepost.engine.program import Errors, Program
+from milepost.engine.query import query_of
+from milepost.engine.report import Tally
+from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
 from milepost.filter import compile_filter
 from milepost.log.appender import Appender
@@ -18,7 +22,7 @@ from milepost.log.database import Database
 from milepost.log.feed import Now
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import END, Condition, Page, Query, Reader, one_ahead
+from milepost.log.reader import END, Page, Query, Reader, one_ahead
 from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
@@ -43,7 +47,11 @@ class Milepost:
     Args:
         url: The address of a PostgreSQL primary, or "embedded" for one of its own in ./.milepost.
             Without it and without `MILEPOST_URL` there is an error: an empty database must not start by accident.
+        group: The name of the subscriptions that this program serves together with others like it. Defaults to
+            "default".
         schema: The schema that holds everything. Defaults to "milepost".
+        concurrency: How many messages this process handles at once. Defaults to the smaller of 20 and 5 for each
+            CPU.
         pool_size: Connections for calls. One for the horizon and one for wake-ups come on top. Defaults to 8.
         migrate: What to do about the schema when opened: "auto" brings it up to date, "check" refuses one
             that is not, "off" does not look. Defaults to "auto".
@@ -54,7 +62,9 @@ class Milepost:
         self,
         url: str | None = None,
         *,
+        group: str | None = None,
         schema: str | None = None,
+        concurrency: int | None = None,
         pool_size: int | None = None,
         migrate: Migrate | None = None,
         max_message_bytes: int | None = None,
@@ -63,7 +73,9 @@ class Milepost:
         self.settings = resolve(
             {
                 "url": url,
+                "group": group,
                 "schema": schema,
+                "concurrency": concurrency,
                 "pool_size": pool_size,
                 "migrate": migrate,
                 "max_message_bytes": max_message_bytes,
@@ -74,6 +86,7 @@ class Milepost:
         self._codec = Codec(self.settings["max_message_bytes"].value)
         self._appender = Appender(self._statements, self._codec)
         self._reader = Reader(self._statements, self._codec)
+        self._subscriptions = Subscriptions(self._codec.registered)
         self._log: Log | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
@@ -167,6 +180,51 @@ class Milepost:
             return function
 
         return register
+
+    def subscription(self, name: str, **options: Any) -> Subscription:
+        """Declares a durable subscription: a decorator for its handler, or with `.on` for several.
+
+        Its options are those of `milepost.engine.declaration.Declaration`.
+        """
+        return self._subscriptions.declare(name, options)
+
+    def provide(self, function: F) -> F:
+        """Declares what gives handlers something, found by its return type."""
+        return self._subscriptions.provide(function)
+
+    async def run(self, *, grace: float = 25) -> None:
+        """Works for this program's subscriptions until SIGINT or SIGTERM.
+
+        The first signal lets handlers that run end, for at most `grace` seconds.
+        """
+        async with self:
+            await self._program().run(grace)
+
+    @asynccontextmanager
+    async def running(self, *, only: Sequence[str] | None = None, grace: float = 25) -> AsyncIterator[None]:
+        """Works for this program's subscriptions, or `only` for some, inside another program."""
+        async with self, self._program().running(only=only, grace=grace):
+            yield
+
+    async def run_until_idle(
+        self, *, errors: Errors = "raise", only: Sequence[str] | None = None
+    ) -> dict[str, Tally]:
+        """Works until nothing that was appended by now, or by handlers meanwhile, can run.
+
+        The first error of a handler is raised; with `errors="park"` its message is parked instead.
+        """
+        async with self:
+            return await self._program().run_until_idle(errors, only)
+
+    def _program(self) -> Program:
+        return Program(
+            self.log,
+            self._reader,
+            self._subscriptions,
+            url=self.url,
+            group=self.settings["group"].value,
+            concurrency=self.settings["concurrency"].value,
+        )
 
     async def append(
         self,
@@ -360,12 +418,8 @@ class Milepost:
 def _query(
     selection: Selection, where: str | None, *, since: datetime | None = None, backwards: bool = False
 ) -> Query:
-    if where is None:
-        return Query(selection, since=since, backwards=backwards)
-    compiled = compile_filter(where)
-    implied = compiled.pushdown()
-    condition = None if implied is None else Condition(implied.path, implied.variables)
-    return Query(selection, since, condition, compiled.matches, backwards)
+    compiled = None if where is None else compile_filter(where)
+    return query_of(selection, compiled, since=since, backwards=backwards)
 
 
 def in_event_loop() -> bool:

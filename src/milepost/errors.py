@@ -48,6 +48,34 @@ class TooLarge(InvalidMessage):
     """A message, a name or a number of things is over its limit."""
 
 
+class UnknownSubscription(MilepostError):
+    """There is no subscription of this name."""
+
+    def __init__(self, name: str, hint: str = "") -> None:
+        self.name = name
+        super().__init__(f"there is no subscription {name!r}{hint}")
+
+
+class AlreadyExists(MilepostError):
+    """There is a subscription of this name already, and it was not to be changed."""
+
+
+class DeclaredInCode(MilepostError):
+    """What was to be changed is declared by a program: change it there."""
+
+
+class Lost(MilepostError):
+    """A lease or a claim is no longer this one's: another may be at work on the same. Do not go on."""
+
+
+class ConsumerClosed(MilepostError):
+    """The consumer has ended; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the consumer is closed: {reason}")
+
+
 class SchemaMismatch(MilepostError):
     """The database's schema and this program do not fit together; the message says what to do."""
 

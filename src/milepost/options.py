@@ -4,10 +4,10 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any, cast, get_args
 
 from milepost.log.schema import Migrate
+from milepost.suggestions import suggestion
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,20 @@ OPTIONS = {
     option.name: option
     for option in (
         Option("url", "the PostgreSQL: postgresql://…, or embedded for one in ./.milepost", None, _text),
+        Option(
+            "group", "the subscriptions that this program serves together with others like it", "default", _text
+        ),
         Option("schema", "the schema that holds the log", "milepost", _schema),
         Option(
             "pool_size",
             "connections for calls; one for the horizon and one for wake-ups come on top",
             8,
+            _at_least(1),
+        ),
+        Option(
+            "concurrency",
+            "how many messages a process handles at once",
+            min(20, 5 * (os.cpu_count() or 1)),
             _at_least(1),
         ),
         Option("migrate", "what to do about the schema on start: auto, check or off", "auto", _migrate),
@@ -88,7 +97,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] = os.enviro
     """Every option with its value and its source; what is wrong is a `TypeError` or `ValueError`."""
     for name in given:
         if name not in OPTIONS:
-            raise TypeError(f"Milepost has no option {name!r}{_suggestion(name)}")
+            raise TypeError(f"Milepost has no option {name!r}{suggestion(name, OPTIONS)}")
     return {option.name: _setting(option, given.get(option.name), environment) for option in OPTIONS.values()}
 
 
@@ -106,8 +115,3 @@ def _parsed(option: Option, name: str, value: Any) -> Any:
         return option.parse(value)
     except ValueError as error:
         raise ValueError(f"{name}: {error}, not {value!r}") from None
-
-
-def _suggestion(name: str) -> str:
-    close = get_close_matches(name, OPTIONS, n=1)
-    return f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(OPTIONS)}"

@@ -1,6 +1,6 @@
 """Schedules that the simulation found, each of which broke something once."""
 
-from dispatch.simulation.events import Change, Join, Kill, Leave, Lose, RetryRow, SkipRow, Start, Take, Wish
+from dispatch.simulation.events import Change, Kill, Release, RetryRow, SkipRow, Start, Take
 from dispatch.simulation.operations import (
     Ack,
     Append,
@@ -8,7 +8,6 @@ from dispatch.simulation.operations import (
     Expire,
     Fill,
     GiveBack,
-    Learn,
     Make,
     Next,
     Park,
@@ -80,56 +79,6 @@ def test_a_stalled_lane_with_nothing_to_try_does_not_wake_again_and_again() -> N
     replay(Setup(stall_after=1), [Append(), Fill(), Next(), Stop(), Swap()])
 
 
-def test_a_group_that_is_behind_does_not_wait_for_room_that_it_takes_itself() -> None:
-    replay(
-        Setup(strategy="round_robin", window=1),
-        [Append(), Join(wishes=(Wish(filter=6, bytes=3),)), Pump(), Append()],
-    )
-
-
-def test_a_group_that_is_behind_does_not_wait_for_room_that_others_take() -> None:
-    replay(
-        Setup(strategy="dispatch_to_single", window=2),
-        [
-            Join(wishes=(Wish(filter=4, capacity=1, bytes=100),)),
-            Append(key=4, number=1),
-            Append(count=2, key=3),
-            Fill(),
-            Next(),
-            Swap(),
-        ],
-    )
-
-
-def test_a_row_that_is_set_aside_while_it_is_written_gets_the_next_revision() -> None:
-    replay(
-        Setup(ordered=False, strategy="round_robin", track_all=True, killed=False),
-        [
-            Join(),
-            Join(name=1, wishes=(Wish(filter=6, capacity=1, bytes=100),)),
-            Append(),
-            Fill(),
-            Next(),
-            Make(),
-            Lose(),
-            Next(),
-        ],
-    )
-
-
-def test_a_suspect_without_room_comes_back() -> None:
-    replay(
-        Setup(strategy="round_robin", track_all=True, max_unrouted=1),
-        [Append(count=2), Join(), Fill(), Next(), Swap()],
-    )
-
-
-def test_two_suspects_come_back_one_after_the_other() -> None:
-    replay(
-        Setup(strategy="round_robin", max_unrouted=1), [Append(count=2), Start(), Kill(), Take(), Join(), Pump()]
-    )
-
-
 def test_a_suspect_that_was_given_back_has_not_been_tried() -> None:
     replay(
         Setup(),
@@ -150,36 +99,6 @@ def test_an_answer_does_not_load_more_rows_than_there_is_room_for() -> None:
     replay(
         Setup(window=5, timeout=1.0, stall_after=1, attempts=1),
         [Append(count=8), Pump(), Pass(), Expire(), Pump()],
-    )
-
-
-def test_a_scan_does_not_load_for_room_that_is_taken_by_what_is_queued() -> None:
-    replay(
-        Setup(ordered=False, strategy="pinned_by_correlation", window=1, stall_after=1, killed=False),
-        [
-            Append(count=7),
-            Change(),
-            Join(wishes=(Wish(filter=1, priority=1, capacity=10, bytes=100),)),
-            Fill(),
-            Next(),
-            Park(),
-        ],
-    )
-
-
-def test_who_joins_while_the_first_unrouted_rows_are_written_gets_them() -> None:
-    replay(
-        Setup(strategy="pinned_by_correlation"),
-        [
-            Append(),
-            Fill(),
-            Join(wishes=(Wish(filter=1, priority=1, bytes=100),)),
-            Next(),
-            Make(),
-            Join(),
-            Next(),
-            Pump(),
-        ],
     )
 
 
@@ -220,23 +139,6 @@ def test_a_skip_of_what_was_given_back_frees_the_key() -> None:
     replay(Setup(track_all=True), [Append(), Append(), Pump(), GiveBack(), SkipRow(), Pump()])
 
 
-def test_what_waits_for_room_is_matched_with_the_routes_that_there_are() -> None:
-    replay(
-        Setup(strategy="round_robin", window=1),
-        [
-            Append(count=4, number=3),
-            Join(wishes=(Wish(filter=4, bytes=0),)),
-            Join(name=1),
-            Pump(),
-            Join(
-                name=1,
-                wishes=(Wish(filter=3, priority=1, capacity=5, bytes=100), Wish(filter=1, capacity=0, bytes=3)),
-            ),
-            Make(),
-        ],
-    )
-
-
 def test_what_is_given_back_waits_for_a_lower_one_that_holds_its_key() -> None:
     replay(
         Setup(on_park="continue", attempts=1),
@@ -270,101 +172,43 @@ def test_a_failure_during_a_transaction_counts_as_one() -> None:
     replay(Setup(killed=False), [Append(count=2), Pump(), Make(commits=1), Retry()])
 
 
-def test_what_is_queued_for_a_group_with_room_goes_out_at_once() -> None:
+def test_acked_rows_that_fill_the_window_are_written_at_once() -> None:
+    replay(Setup(window=1), [Append(count=2), Fill(), Next(), Retry(after=0.0), Pump(), Ack(), Pump(lazy=True)])
+
+
+def test_a_message_gets_one_row_when_what_is_parked_begins_to_hold_its_key() -> None:
     replay(
-        Setup(strategy="pinned", window=2),
+        Setup(lanes=2, on_park="continue"),
         [
-            Append(count=7, number=4),
-            Join(),
-            Join(name=1, wishes=(Wish(filter=5, bytes=100), Wish(filter=1, capacity=1, bytes=0))),
-            Leave(),
-            Fill(),
-            Next(),
-            Swap(),
-            Fill(),
-            Ack(),
-            Swap(),
-            Next(),
-            Make(),
-            Commit(),
-            Learn(),
-            Join(wishes=(Wish(filter=6, bytes=100),)),
+            Append(count=6),
             Pump(),
+            Park(lane=1, which=1),
+            Append(key=3),
+            Pump(lazy=True),
+            Append(count=2, key=2),
+            Release(),
+            Retry(which=1),
+            Fill(),
+            Change(blocks=True),
+            Swap(),
         ],
     )
 
 
-def test_a_suspect_that_was_given_back_and_finds_no_room_has_not_been_tried() -> None:
+def test_a_probe_of_one_lane_is_not_held_up_by_suspects_of_another() -> None:
     replay(
-        Setup(ordered=False, strategy="pinned", killed=False),
+        Setup(lanes=2, keys=2, on_park="continue", stall_after=3, attempts=1),
         [
-            Append(),
+            Append(count=4),
+            Fill(),
+            Next(),
+            Retry(cause=2),
+            Swap(),
+            Pass(),
             Start(),
             Kill(),
             Take(),
-            Join(),
-            Pump(),
-            Start(),
-            Kill(),
-            Take(),
-            Join(),
-            Pump(),
-            Join(wishes=(Wish(capacity=5, bytes=0),)),
-            GiveBack(),
-            Next(),
-        ],
-    )
-
-
-def test_what_was_unrouted_comes_back_after_routes_came_and_went() -> None:
-    replay(
-        Setup(strategy="dispatch_to_single"),
-        [
-            Append(number=3),
-            Fill(),
-            Join(wishes=(Wish(filter=1, capacity=5, bytes=100),)),
-            Swap(),
-            Join(wishes=(Wish(filter=6, capacity=1, bytes=0), Wish(filter=5, capacity=10, bytes=100))),
-            Join(name=1),
-            Swap(),
-            Leave(),
-            Pump(),
-        ],
-    )
-
-
-def test_what_was_unrouted_comes_back_when_a_paused_route_goes_on() -> None:
-    replay(
-        Setup(strategy="pinned"),
-        [
-            Append(),
-            Join(wishes=(Wish(filter=5, priority=1, capacity=0, bytes=100),)),
-            Fill(),
-            Make(),
-            Join(),
-            Join(name=2, wishes=(Wish(priority=1, capacity=10, bytes=0),)),
-            Swap(),
-            Swap(),
-            Join(name=2),
-            Pump(),
-        ],
-    )
-
-
-def test_what_was_unrouted_comes_back_in_order() -> None:
-    replay(
-        Setup(ordered=False, strategy="dispatch_to_single"),
-        [
-            Join(wishes=(Wish(filter=1, capacity=0, bytes=100),)),
-            Append(count=2),
-            Fill(),
-            Make(),
-            Leave(),
-            Join(name=1, wishes=(Wish(filter=4, capacity=1, bytes=0),)),
-            Join(name=2, wishes=(Wish(filter=2, capacity=0, bytes=100),)),
-            Join(),
-            Pump(),
-            Join(name=1),
+            Take(lane=1),
             Pump(),
         ],
     )

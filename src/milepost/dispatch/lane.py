@@ -240,6 +240,11 @@ class Lane(Generic[M]):
         return self._board.has_rows
 
     @property
+    def tracks_starts(self) -> bool:
+        """Whether messages have their rows before they start: what `next` promises counts as started."""
+        return self._board.settings.track_all or self._board.guards_left > 0
+
+    @property
     def is_empty(self) -> bool:
         """Whether everything that was taken is settled and written, or in the store alone."""
         board = self._board

@@ -1,4 +1,4 @@
-"""Pages of the log for the lanes of a subscription: from the feed when they are near the head, else from history."""
+"""Pages of the log for a subscription: from the feed where it is near the head, else from history."""
 
 from collections.abc import AsyncGenerator
 

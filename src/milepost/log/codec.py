@@ -59,6 +59,10 @@ class Codec:
         self._by_name |= dict.fromkeys(names, declared)
         self._by_class[declared.cls] = declared
 
+    def registered(self, cls: type) -> MessageClass | None:
+        """What a class was registered as, if it was."""
+        return self._by_class.get(cls)
+
     def register_upcast(self, name: str, from_version: int, upcast: Upcast) -> None:
         """Adds the function that takes a payload of `from_version` to the version after it."""
         if (name, from_version) in self._upcasts:

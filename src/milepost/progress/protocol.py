@@ -61,6 +61,8 @@ class Held:
     epoch: int
     revision: int
     state: LaneState[Bare]
+    previous: int | None = None
+    """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
 
 
 class Stale(Exception):

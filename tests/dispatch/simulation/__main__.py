@@ -1,25 +1,23 @@
-"""`python -m dispatch.simulation KIND FIRST LAST` runs schedules with these seeds.
+"""`python -m dispatch.simulation find KIND FIRST LAST` looks for schedules that fail, with these seeds.
 
-With `trace` before the kind it prints all that came out of them.
+`find` makes the first one small, `check` only says what is wrong with it, `trace` prints all that came out.
 """
 
 import sys
 
-from dispatch.simulation.search import found_by, traced
+from dispatch.simulation.search import found_by, traced, wrong_with
 
 
-def main(arguments: list[str]) -> int:
-    """Prints what was found; 1 if anything was."""
-    trace = arguments[0] == "trace"
-    kind, first, last = arguments[1:] if trace else arguments
+def main(command: str, kind: str, first: str, last: str) -> int:
+    """Prints what a command has to say; 1 if something is wrong."""
     seeds = range(int(first), int(last))
-    if trace:
+    if command == "trace":
         sys.stdout.write(traced(kind, seeds))
         return 0
-    found = found_by(kind, seeds)
+    found = found_by(kind, seeds) if command == "find" else wrong_with(kind, seeds)
     sys.stdout.write(found or "")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(*sys.argv[1:]))

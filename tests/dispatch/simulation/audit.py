@@ -35,6 +35,7 @@ class Audit:
                 self._check_refused(move)
         self._check_cursor()
         self._check_places()
+        self._check_committed()
         self._check_limits()
         self._check_tally()
 
@@ -77,6 +78,16 @@ class Audit:
         known = position in evidence.acked or position in evidence.committing or position in evidence.rejected
         ensure(known, f"{position} {what}, and is not settled")
         self._store.settled.add(position)
+
+    def _check_committed(self) -> None:
+        """What a handler wrote in this transaction is settled by it."""
+        for position in self._evidence.committing:
+            row = self._record.rows.get(position)
+            skipped = row is not None and row.state is State.SKIPPED
+            ensure(
+                skipped or position in self._store.settled,
+                f"{position} was handled in a transaction that left {row}",
+            )
 
     # Rows
 

@@ -119,9 +119,9 @@ def _join(random: Random) -> Operation:
 
 def _wish(random: Random) -> events.Wish:
     return events.Wish(
-        random.randrange(7),
-        random.choice((0, 0, 1)),
-        random.choice((0, 1, 2, 5, 10)),
+        random.choice((0, 0, 0, 1, 2, 3, 4, 5, 6)),
+        random.choice((0, 0, 0, 1)),
+        random.choice((0, 1, 1, 2, 2, 5)),
         random.choice((0, 3, 100, 100)),
     )
 
@@ -172,6 +172,13 @@ def _round(random: Random) -> Iterable[Operation]:
     yield _there(_settle(random), where)
     yield operations.Swap(**where)
     yield operations.Next(**where)
+
+
+def _go_on(random: Random) -> Iterable[Operation]:
+    """Something is settled, and the worker goes on until there is nothing to do."""
+    where = _where(random)
+    yield _there(_settle(random), where)
+    yield operations.Pump(where["worker"], random.random() < 0.5, random.random() < 0.5)
 
 
 def _settle(random: Random) -> Operation:
@@ -245,6 +252,7 @@ def _swap(random: Random) -> Operation:
 _COMMON: tuple[tuple[Choice, int], ...] = (
     (_round, 10),
     (_meanwhile, 6),
+    (_go_on, 4),
     (_take_over, 2),
     (_one(_append), 12),
     (_one(_fill), 6),

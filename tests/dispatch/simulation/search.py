@@ -1,4 +1,4 @@
-"""Looks for schedules that fail, and makes the first one small."""
+"""Looks for schedules that fail."""
 
 from collections.abc import Iterable
 
@@ -8,8 +8,13 @@ from dispatch.simulation.schedule import drawn
 from dispatch.simulation.shrink import failure, shrunk
 
 
+def wrong_with(kind: str, seeds: Iterable[int]) -> str | None:
+    """What the first failing schedule of a kind ends with; None if all hold."""
+    return next((wrong for seed in seeds if (wrong := failure(*drawn(kind, seed)))), None)
+
+
 def found_by(kind: str, seeds: Iterable[int]) -> str | None:
-    """The first failing schedule of a kind as a test, with what it found; None if all hold."""
+    """The first failing schedule of a kind, made small, as a test, with what it found; None if all hold."""
     for seed in seeds:
         setup, schedule = drawn(kind, seed)
         if failure(setup, schedule) is not None:

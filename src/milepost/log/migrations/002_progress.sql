@@ -182,11 +182,6 @@ as $$
         'message', json_build_object('position', d."position", 'size', d.size))
 $$;
 
--- A time as the rest of the program counts it. What lies too far ahead for a timestamp is far ahead.
-create function :"schema".at(seconds float8) returns timestamptz
-language sql immutable
-as $$ select to_timestamp(least(seconds, 1e11::float8)) $$;
-
 -- A row as an owner writes it.
 create type :"schema".delivery as (
     "position" bigint, key text, state text, since float8, attempts integer, total integer, due float8,
@@ -199,8 +194,6 @@ create function :"schema".move_deliveries(subscription bigint, lane integer, mov
 language plpgsql volatile
 as $$
 declare
-    -- Named beside the join, so that the index is used from whichever side that begins.
-    positions bigint[] := array(select (m -> 'position')::bigint from jsonb_array_elements(moves) m);
     moved boolean[];
     unmet boolean;
 begin
@@ -211,12 +204,24 @@ begin
                 as ("position" bigint, replaces bigint, "row" :"schema".delivery, required boolean)
         ) with ordinality as m("position", replaces, "row", required, ordinal)
         order by m."position"
+    ), stored as (
+        -- One by one, with a limit that nothing else can be made of: a plan from when there were few rows would
+        -- read them all.
+        select g.*, d.tid
+        from given g
+        cross join lateral (
+            select d.ctid as tid
+            from :"schema".deliveries d
+            where d.subscription = move_deliveries.subscription and d."position" = g."position"
+              and d.revision = g.replaces
+            limit 1
+        ) d
     ), inserted as (
         insert into :"schema".deliveries
             (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route, reason,
              error)
         select move_deliveries.subscription, g."position", move_deliveries.lane, (g."row").attempts, (g."row").total,
-               (g."row").size, (g."row").revision, :"schema".at((g."row").since), :"schema".at((g."row").due), (g."row").state,
+               (g."row").size, (g."row").revision, to_timestamp((g."row").since), to_timestamp((g."row").due), (g."row").state,
                (g."row").key, (g."row").route, (g."row").reason, (g."row").error
         from given g
         where g.replaces is null and not g."row" is null
@@ -226,19 +231,15 @@ begin
         update :"schema".deliveries d
         set attempts = (g."row").attempts, total = (g."row").total, size = (g."row").size,
             revision = (g."row").revision,
-            since = :"schema".at((g."row").since), due = :"schema".at((g."row").due), state = (g."row").state,
+            since = to_timestamp((g."row").since), due = to_timestamp((g."row").due), state = (g."row").state,
             key = (g."row").key, route = (g."row").route, reason = (g."row").reason, error = (g."row").error
-        from given g
-        where not g."row" is null
-          and d.subscription = move_deliveries.subscription and d."position" = any (positions)
-          and d."position" = g."position" and d.revision = g.replaces
+        from stored g
+        where d.ctid = g.tid and d.revision = g.replaces and not g."row" is null
         returning d."position"
     ), deleted as (
         delete from :"schema".deliveries d
-        using given g
-        where g."row" is null
-          and d.subscription = move_deliveries.subscription and d."position" = any (positions)
-          and d."position" = g."position" and d.revision = g.replaces
+        using stored g
+        where d.ctid = g.tid and d.revision = g.replaces and g."row" is null
         returning d."position"
     )
     select array_agg(t."position" is not null order by g.ordinal),
@@ -280,38 +281,33 @@ end $$;
 
 -- Which rows are due, earliest first so that none is always too late, and when the next one is.
 create function :"schema".ask_due(
-    subscription bigint, lane integer, ask jsonb, out due bigint[], out bytes bigint, out next_due timestamptz
+    subscription bigint, lane integer, ask jsonb, out due bigint[], out next_due timestamptz
 )
 language plpgsql stable
 as $$
 declare
-    now timestamptz := :"schema".at((ask ->> 'now')::float8);
+    now timestamptz := to_timestamp((ask ->> 'now')::float8);
     most bigint := (ask ->> 'limit')::bigint;
-    most_bytes bigint := (ask ->> 'bytes')::bigint;
     holding jsonb := ask -> 'holding';
 begin
-    select coalesce(array_agg(r."position" order by r."position") filter (where r.is_told), '{}'),
-           coalesce(sum(r.size) filter (where r.is_told), 0), min(r.due) filter (where not r.is_told)
-    into ask_due.due, bytes, next_due
+    select array_agg(r."position") filter (where r.place <= most and r.due <= now),
+           min(r.due) filter (where not (r.place <= most and r.due <= now))
+    into ask_due.due, next_due
     from (
-        select r."position", r.due, r.size,
-               r.place <= most and r.due <= now and (r.place = 1 or r.bytes <= most_bytes) as is_told
-        from (
-            select d."position", d.due, d.size, row_number() over earlier as place, sum(d.size) over earlier as bytes
-            from :"schema".deliveries d
-            where d.subscription = ask_due.subscription and d.lane = ask_due.lane and d.due is not null
-              and (holding ->> d."position"::text)::bigint is distinct from d.revision
-            window earlier as (order by d.due, d."position" rows unbounded preceding)
-            order by d.due, d."position"
-            limit most + 1
-        ) r
+        select d."position", d.due, row_number() over (order by d.due, d."position") as place
+        from :"schema".deliveries d
+        where d.subscription = ask_due.subscription and d.lane = ask_due.lane and d.due is not null
+          and (holding ->> d."position"::text)::bigint is distinct from d.revision
+        order by d.due, d."position"
+        limit most + 1
     ) r;
+    due := coalesce(due, '{}');
 end $$;
 
 -- Keys above one whose lowest row waits. Looks at a bounded number of keys, from one to the next by the index.
 create function :"schema".ask_heads(
-    subscription bigint, lane integer, after text, most bigint, most_bytes bigint, alone boolean, continues boolean,
-    out heads text[], out bytes bigint, out heads_end text
+    subscription bigint, lane integer, after text, most bigint, continues boolean,
+    out heads text[], out heads_end text
 )
 language plpgsql stable
 as $$
@@ -319,11 +315,10 @@ declare
     bound bigint := greatest(1000, most + 1);
     walked bigint;
     last text;
-    left_out boolean;
 begin
-    with recursive walk(key, "position", state, size, place) as (
+    with recursive walk(key, "position", state, place) as (
         (
-            select d.key, d."position", d.state, d.size, 1::bigint
+            select d.key, d."position", d.state, 1::bigint
             from :"schema".deliveries d
             where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key > after
               and d.state in ('waiting', 'running', 'retrying', 'unrouted')
@@ -331,10 +326,10 @@ begin
             limit 1
         )
         union all
-        select n.key, n."position", n.state, n.size, w.place + 1
+        select n.key, n."position", n.state, w.place + 1
         from walk w
         cross join lateral (
-            select d.key, d."position", d.state, d.size
+            select d.key, d."position", d.state
             from :"schema".deliveries d
             where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key > w.key
               and d.state in ('waiting', 'running', 'retrying', 'unrouted')
@@ -342,92 +337,73 @@ begin
             limit 1
         ) n
         where w.place < bound
-    ), waiting as (
-        select w.key, w.size, row_number() over lower as place, sum(w.size) over lower as bytes
-        from walk w
-        where w.state = 'waiting' and (continues or not exists (
-            select from :"schema".deliveries d
-            where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key = w.key
-              and d."position" < w."position" and d.state = 'parked'))
-        window lower as (order by w.key rows unbounded preceding)
-    ), chosen as (
-        select w.*, w.place <= most and (alone and w.place = 1 or w.bytes <= most_bytes) as is_told
-        from waiting w
     )
-    select (select count(*) from walk), (select max(w.key) from walk w),
-           coalesce(array_agg(c.key order by c.key) filter (where c.is_told), '{}'),
-           coalesce(sum(c.size) filter (where c.is_told), 0), coalesce(bool_or(not c.is_told), false)
-    into walked, last, heads, bytes, left_out
-    from chosen c;
-    if left_out then
-        heads_end := coalesce(heads[cardinality(heads)], after);
+    select count(*), max(w.key),
+           array_agg(w.key order by w.key) filter (
+               where w.state = 'waiting' and (continues or not exists (
+                   select from :"schema".deliveries d
+                   where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key = w.key
+                     and d."position" < w."position" and d.state = 'parked')))
+    into walked, last, heads
+    from walk w;
+    heads := coalesce(heads, '{}');
+    if cardinality(heads) > most then
+        heads := heads[:most];
+        heads_end := coalesce(heads[most], after);
     elsif walked = bound then
         heads_end := last;
     end if;
 end $$;
 
--- The unsettled rows of keys, lowest first: of those asked for some, the first however large it is; of those found
--- otherwise one.
+-- The unsettled rows of keys, lowest first: of those asked for some, of those found otherwise one.
 create function :"schema".ask_held(
-    subscription bigint, lane integer, asked text[], others text[], per_key bigint, most_bytes bigint,
-    continues boolean, out held json, out bytes bigint
-)
+    subscription bigint, lane integer, asked text[], others text[], per_key bigint, continues boolean
+) returns json
 language plpgsql stable
 as $$
 begin
-    with keys as (
-        select u.key, max(u.most) as most, bool_or(u.is_asked) as is_asked
+    return (
+        select json_object_agg(k.key, json_build_object(
+            'rows', (select json_agg(:"schema".loaded(f)) from unnest(r.rows[:k.most]) f),
+            'more', cardinality(r.rows) > k.most))
         from (
-            select a.key, per_key as most, true as is_asked from unnest(asked) a(key)
-            union all
-            select o.key, 1, false from unnest(others) o(key) where o.key is not null
-        ) u
-        group by u.key
-    ), stored as (
-        select k.*, b.delivery, b.size, row_number() over (partition by k.key order by b."position") as place
-        from keys k
+            select u.key, max(u.most) as most
+            from (
+                select a.key, per_key as most from unnest(asked) a(key)
+                union all
+                select o.key, 1 from unnest(others) o(key) where o.key is not null
+            ) u
+            group by u.key
+        ) k
         cross join lateral (
-            (
-                select d as delivery, d."position", d.size
-                from :"schema".deliveries d
-                where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
-                  and d.state in ('waiting', 'running', 'retrying', 'unrouted')
-                order by d."position"
-                limit k.most + 1
-            )
-            union all
-            (
-                select d, d."position", d.size
-                from :"schema".deliveries d
-                where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
-                  and d.state = 'parked' and not continues
-                order by d."position"
-                limit k.most + 1
-            )
-        ) b
-    ), summed as (
-        select s.*, sum(s.size) filter (where s.is_asked and s.place <= s.most)
-                        over (order by s.key, s.place rows unbounded preceding) as bytes
-        from stored s
-    ), chosen as (
-        select s.*, s.place = 1 or s.place <= s.most and s.bytes <= most_bytes as is_told from summed s
-    ), of_keys as (
-        select c.key, json_agg(:"schema".loaded(c.delivery) order by c.place) filter (where c.is_told) as rows,
-               bool_or(not c.is_told) as more,
-               coalesce(sum(c.size) filter (where c.is_told and c.is_asked), 0) as bytes
-        from chosen c
-        group by c.key
-    )
-    select json_object_agg(o.key, json_build_object('rows', o.rows, 'more', o.more)), coalesce(sum(o.bytes), 0)
-    into held, bytes
-    from of_keys o;
+            select array_agg(b.delivery order by b."position") as rows
+            from (
+                (
+                    select d as delivery, d."position"
+                    from :"schema".deliveries d
+                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
+                      and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+                    order by d."position"
+                    limit k.most + 1
+                )
+                union all
+                (
+                    select d, d."position"
+                    from :"schema".deliveries d
+                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
+                      and d.state = 'parked' and not continues
+                    order by d."position"
+                    limit k.most + 1
+                )
+            ) b
+            having count(*) > 0
+        ) r
+    );
 end $$;
 
--- Unrouted rows above a position, in order, and up to where that was looked for. The first is told however large
--- it is if `alone`.
+-- Unrouted rows above a position, in order, and up to where that was looked for.
 create function :"schema".ask_unrouted(
-    subscription bigint, lane integer, ask jsonb, most_bytes bigint, alone boolean,
-    out unrouted json, out unrouted_end bigint
+    subscription bigint, lane integer, ask jsonb, out unrouted json, out unrouted_end bigint
 )
 language plpgsql stable
 as $$
@@ -435,29 +411,15 @@ declare
     after bigint := (ask ->> 'unrouted_after')::bigint;
     most bigint := (ask ->> 'unrouted_limit')::bigint;
     holding jsonb := ask -> 'holding';
-    routes text[];
-    left_out boolean;
+    chosen :"schema".deliveries[];
 begin
     if jsonb_typeof(ask -> 'routes') = 'array' then
-        routes := array(select jsonb_array_elements_text(ask -> 'routes'));
-    end if;
-    with stored as (
-        (
-            select d as delivery, d."position", d.size
-            from :"schema".deliveries d
-            where routes is null
-              and d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
-              and d.state = 'unrouted' and d."position" > after
-              and (holding ->> d."position"::text)::bigint is distinct from d.revision
-            order by d."position"
-            limit most + 1
-        )
-        union all
-        (
-            select u.delivery, u."position", u.size
-            from unnest(routes) as wanted(route)
+        select array_agg(r.delivery order by r."position") into chosen
+        from (
+            select u.delivery, u."position"
+            from jsonb_array_elements_text(ask -> 'routes') as wanted(route)
             cross join lateral (
-                select d as delivery, d."position", d.size
+                select d as delivery, d."position"
                 from :"schema".deliveries d
                 where d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
                   and d.route = wanted.route and d.state = 'unrouted' and d."position" > after
@@ -467,19 +429,73 @@ begin
             ) u
             order by u."position"
             limit most + 1
-        )
-    ), chosen as (
-        select s.delivery, s."position",
-               row_number() over lower <= most
-                   and (alone and row_number() over lower = 1 or sum(s.size) over lower <= most_bytes) as is_told
-        from stored s
-        window lower as (order by s."position" rows unbounded preceding)
-    )
-    select coalesce(json_agg(:"schema".loaded(c.delivery) order by c."position") filter (where c.is_told), '[]'),
-           max(c."position") filter (where c.is_told), coalesce(bool_or(not c.is_told), false)
-    into unrouted, unrouted_end, left_out
-    from chosen c;
-    unrouted_end := case when left_out then coalesce(unrouted_end, after) end;
+        ) r;
+    else
+        select array_agg(r.delivery order by r."position") into chosen
+        from (
+            select d as delivery, d."position"
+            from :"schema".deliveries d
+            where d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
+              and d.state = 'unrouted' and d."position" > after
+              and (holding ->> d."position"::text)::bigint is distinct from d.revision
+            order by d."position"
+            limit most + 1
+        ) r;
+    end if;
+    if cardinality(chosen) > most then
+        chosen := chosen[:most];
+        unrouted_end := coalesce((chosen[most])."position", after);
+    end if;
+    select coalesce(json_agg(:"schema".loaded(f) order by f."position"), '[]') into unrouted
+    from unnest(chosen) f;
+end $$;
+
+-- All that an owner asks for, as JSON; how many bytes of messages that may be is for whoever loads them.
+create function :"schema".answer(subscription bigint, lane integer, ask jsonb, continues boolean) returns json
+language plpgsql stable
+as $$
+declare
+    due record;
+    due_rows json := '[]';
+    next_due timestamptz;
+    heads text[] := '{}';
+    heads_end text;
+    asked text[] := array(select jsonb_array_elements_text(ask -> 'keys'));
+    others text[] := '{}';
+    held json;
+    unrouted json := '[]';
+    unrouted_end bigint;
+begin
+    if (ask ->> 'due')::boolean then
+        due := :"schema".ask_due(subscription, lane, ask);
+        next_due := due.next_due;
+        select coalesce(json_agg(:"schema".loaded(r.delivery) order by r.due, r."position"), '[]'),
+               coalesce(array_agg(r.key), '{}')
+        into due_rows, others
+        from unnest(due.due) as told("position")
+        cross join lateral (
+            select d as delivery, d."position", d.due, d.key
+            from :"schema".deliveries d
+            where d.subscription = answer.subscription and d."position" = told."position"
+            limit 1
+        ) r;
+    end if;
+    if ask ->> 'heads_after' is not null then
+        select h.heads, h.heads_end into heads, heads_end
+        from :"schema".ask_heads(
+            subscription, lane, ask ->> 'heads_after', (ask ->> 'limit')::bigint, continues) h;
+    end if;
+    if cardinality(asked) > 0 or cardinality(others) > 0 or cardinality(heads) > 0 then
+        held := :"schema".ask_held(
+            subscription, lane, asked, others || heads, (ask ->> 'per_key')::bigint, continues);
+    end if;
+    if ask ->> 'unrouted_after' is not null then
+        select u.unrouted, u.unrouted_end into unrouted, unrouted_end
+        from :"schema".ask_unrouted(subscription, lane, ask) u;
+    end if;
+    return json_build_object(
+        'held', coalesce(held, '{}'), 'due', due_rows, 'next_due', date_part('epoch', next_due),
+        'heads', heads, 'heads_end', heads_end, 'unrouted', unrouted, 'unrouted_end', unrouted_end);
 end $$;
 
 -- Whether a lane has rows that are not settled.
@@ -499,7 +515,7 @@ end $$;
 
 -- One exchange of a lane's owner: what it writes, then what it asks, which sees that. A write inserts the revision
 -- after the one that it replaces: what is not there with the owner's epoch, or has been followed already, is stale.
--- The settings keep to the indexes a plan that was made when there were few rows.
+-- The settings keep a plan to the indexes that was made when there were few rows, and is kept.
 create function :"schema".exchange(
     subscription bigint, lane integer, epoch bigint, revision bigint,
     writes boolean, "position" bigint, ahead bigint[], moves jsonb, succeeded bigint, failed bigint, released boolean,
@@ -508,26 +524,15 @@ create function :"schema".exchange(
 language plpgsql volatile
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
+set enable_incremental_sort = off
 set jit = off
 as $$
 declare
     moved boolean[] := '{}';
     counts record;
     stored record;
-    due record;
-    due_rows json := '[]';
-    next_due timestamptz;
-    due_keys text[] := '{}';
-    heads record;
-    head_keys text[] := '{}';
-    heads_end text;
-    asked text[] := '{}';
-    held record;
-    held_rows json := '{}';
-    unrouted json := '[]';
-    unrouted_end bigint;
-    room bigint := (ask ->> 'bytes')::bigint;
-    alone boolean := true;
+    told json;
 begin
     if writes then
         insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
@@ -567,48 +572,15 @@ begin
     end if;
     select s.streak, s.stalled into stored from :"schema".subscriptions s where s.id = exchange.subscription;
 
-    if (ask ->> 'due')::boolean then
-        due := :"schema".ask_due(subscription, lane, ask);
-        next_due := due.next_due;
-        room := room - due.bytes;
-        alone := cardinality(due.due) = 0;
-        select coalesce(json_agg(:"schema".loaded(d) order by d."position"), '[]'), coalesce(array_agg(d.key), '{}')
-        into due_rows, due_keys
-        from :"schema".deliveries d
-        where d.subscription = exchange.subscription and d."position" = any (due.due);
-    end if;
-    if ask ->> 'heads_after' is not null then
-        heads := :"schema".ask_heads(
-            subscription, lane, ask ->> 'heads_after', (ask ->> 'limit')::bigint, room, alone, continues);
-        head_keys := heads.heads;
-        heads_end := heads.heads_end;
-        room := room - heads.bytes;
-        alone := alone and cardinality(head_keys) = 0;
-    end if;
     if ask is not null then
-        asked := array(select jsonb_array_elements_text(ask -> 'keys'));
-    end if;
-    if cardinality(asked) > 0 or cardinality(due_keys) > 0 or cardinality(head_keys) > 0 then
-        held := :"schema".ask_held(
-            subscription, lane, asked, due_keys || head_keys, (ask ->> 'per_key')::bigint, room, continues);
-        held_rows := coalesce(held.held, '{}');
-        room := room - held.bytes;
-        alone := alone and held.held is null;
-    end if;
-    if ask ->> 'unrouted_after' is not null then
-        select u.unrouted, u.unrouted_end into unrouted, unrouted_end
-        from :"schema".ask_unrouted(subscription, lane, ask, room, alone) u;
+        told := :"schema".answer(subscription, lane, ask, continues);
     end if;
     return json_build_object(
-        'now', date_part('epoch', :"schema".clock()),
-        'answer', json_build_object(
-            'moved', moved, 'held', held_rows, 'due', due_rows,
-            'next_due', date_part('epoch', next_due), 'heads_end', heads_end,
-            'unrouted', unrouted, 'unrouted_end', unrouted_end,
-            'rows', :"schema".has_deliveries(subscription, lane),
-            'counts', json_build_object(
-                'waiting', counts.waiting, 'retrying', counts.retrying, 'unrouted', counts.unrouted),
-            'streak', stored.streak, 'stalled', stored.stalled));
+        'now', date_part('epoch', :"schema".clock()), 'moved', moved, 'found', told,
+        'rows', :"schema".has_deliveries(subscription, lane),
+        'counts', json_build_object(
+            'waiting', counts.waiting, 'retrying', counts.retrying, 'unrouted', counts.unrouted),
+        'streak', stored.streak, 'stalled', stored.stalled);
 end $$;
 
 -- Takes lanes under new epochs, and tells what is stored of each. An INSERT waits for another's that has not
@@ -836,6 +808,7 @@ begin
     insert into :"schema".lanes (subscription, lane)
     select n.s, l from unnest(balance.wants, sizes) n(s, size), generate_series(0, n.size - 1) l
     where not exists (select from :"schema".lanes o where o.subscription = n.s and o.lane = l)
+    order by n.s, l
     on conflict do nothing;
 
     -- Too many: those that are not held go at once.

@@ -1,0 +1,218 @@
+"""A subscription as a program declares it: every option, checked."""
+
+import json
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias
+
+from milepost.dispatch import Retry, Settings
+from milepost.engine.checkpoint import Checkpoint
+from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
+from milepost.engine.values import Check, checked, instance_of, one_of, optional, seconds, whole
+from milepost.errors import InvalidMessage
+from milepost.filter import Filter, compile_filter
+from milepost.log.codec import MAX_INTEGER, check_name
+from milepost.log.selection import Selection, Types
+from milepost.suggestions import suggestion
+
+Start: TypeAlias = Literal["beginning", "now"] | datetime | int
+
+BATCH: Final = 100
+"""At most so many messages for a handler of a list, where the subscription does not say."""
+MAX_LANES: Final = 1024
+"""As many as there are buckets."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declaration:
+    """What a subscription was declared with. `Declaration.of` makes one from the options that a user wrote.
+
+    `category`, `stream`, `types`: what it selects; none of them: everything.
+    `where`: a filter over the messages' properties.
+    `start`: where it begins when it is new: "beginning" (the default), "now", a time, which means the messages
+    of that time or later, or a position, which means those after it.
+    `ordered_by`: which messages are handled one after the other. Defaults to those of a stream.
+    `lanes`: how many processes can share it, 1 to 1,024. Defaults to 16.
+    `concurrency`: how many messages one process handles at once. Defaults to the process's own limit.
+    `window`: how many messages of a lane may be open or read ahead. Defaults to 1,000.
+    `batch`: at most so many messages for a handler of `list[…]`. Defaults to 100, or the window if that is less.
+    `retry`: what follows a failed attempt.
+    `on_park`: whether a parked message holds back those of its key, "block" (the default), or not, "continue".
+    `tracking`: "failures" (the default) stores what needs attention, "all" every message before it is handled.
+    `timeout`: seconds for a call of a handler, which then counts as failed. Defaults to 30.
+    `checkpoint`: how often a lane's progress is written.
+    `lease`: seconds after which a worker that gave no sign of life is replaced. Defaults to 30.
+    `stall_after`: how many parked messages stop it. Defaults to 1,000.
+    `max_waiting`: how many messages may wait behind others before it reads no further. Defaults to 100,000.
+    `keep_done`: for how many seconds stored messages that are done are kept. Defaults to not at all.
+    `renamed_from`: the name under which its progress was stored before.
+    """
+
+    name: str
+    category: tuple[str, ...] | None = None
+    stream: tuple[str, ...] | None = None
+    types: tuple[str, ...] | None = None
+    where: Filter | None = None
+    start: Start = "beginning"
+    ordered_by: Order = BY_STREAM
+    lanes: int = 16
+    concurrency: int | None = None
+    window: int = 1000
+    batch: int | None = None
+    retry: Retry = field(default_factory=Retry)
+    on_park: Literal["block", "continue"] = "block"
+    tracking: Literal["failures", "all"] = "failures"
+    timeout: float = 30
+    checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    lease: float = 30
+    stall_after: int = 1000
+    max_waiting: int = 100_000
+    keep_done: float | None = None
+    renamed_from: str | None = None
+
+    @classmethod
+    def of(cls, name: str, options: Mapping[str, Any]) -> "Declaration":
+        """Checks a name and the options that were given for it.
+
+        An unknown option is a `TypeError`, a wrong value a `ValueError`, a wrong filter a `FilterError`.
+        """
+        if callable(name):
+            raise TypeError('a subscription has a name: write @mp.subscription("name", …)')
+        checked("subscription", _name, name)
+        for option in options:
+            if option not in _CHECKS:
+                raise TypeError(f"subscription {name!r} has no option {option!r}{suggestion(option, _CHECKS)}")
+        values = {
+            option: checked(f"subscription {name!r}: {option}", _CHECKS[option], value)
+            for option, value in options.items()
+        }
+        declaration = cls(name=name, **values)
+        declaration._refuse_contradictions()
+        return declaration
+
+    def _refuse_contradictions(self) -> None:
+        if self.batch is not None and self.batch > self.window:
+            raise ValueError(
+                f"subscription {self.name!r}: batch: at most the window of {self.window:,} is wanted, "
+                f"not {self.batch:,}"
+            )
+        if self.renamed_from == self.name:
+            raise ValueError(f"subscription {self.name!r}: renamed_from: this is its name already")
+
+    def selection(self, handled: Set[str] | None = None) -> Selection:
+        """What it selects, where its handlers take only these types; None: any."""
+        chosen = Selection.of(category=self.category, stream=self.stream, types=self.types)
+        if handled is None:
+            return chosen
+        # Not by way of a text: a stored type may look like a pattern.
+        types = Types(frozenset(self.taken(handled)), None)
+        return Selection(chosen.categories, chosen.streams, types)
+
+    def taken(self, types: Set[str]) -> list[str]:
+        """Those of the types that it selects, sorted."""
+        chosen = None if self.types is None else Types.of(frozenset(self.types))
+        return sorted(name for name in types if chosen is None or chosen.match(name))
+
+    def selects(self, handled: Set[str] | None = None) -> str:
+        """The same as one text, equal for all declarations that select the same in the same words."""
+        selected = {
+            "category": self.category,
+            "stream": self.stream,
+            "types": self.types if handled is None else self.taken(handled),
+            "where": None if self.where is None else self.where.canonical,
+        }
+        return json.dumps(selected, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+    @property
+    def orders(self) -> str:
+        """What it orders by, as one text."""
+        return self.ordered_by.text
+
+    def dispatch_settings(self) -> Settings:
+        """What this means to a lane. The time-out is the caller's of the handler."""
+        return Settings(
+            window=self.window,
+            ordered=self.ordered_by != UNRELATED,
+            on_park=self.on_park,
+            retry=self.retry,
+            track_all=self.tracking == "all",
+            probation=self.window + self.checkpoint.messages,
+            stall_after=self.stall_after,
+            max_waiting=self.max_waiting,
+        )
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a name is wanted")  # noqa: TRY004 - as with every option
+    try:
+        check_name("name", value)
+    except InvalidMessage as error:
+        raise ValueError(f"a name is wanted ({str(error).removeprefix('name: ')})") from None
+    if "/" in value:
+        raise ValueError("a name without / is wanted, which stands between group and name")
+    return value
+
+
+def _choices(option: str) -> Check[tuple[str, ...] | None]:
+    """One name or several; sorted, since their order means nothing."""
+
+    def check(value: Any) -> tuple[str, ...] | None:
+        if value is None:
+            return None
+        names = [value] if isinstance(value, str) else value
+        if not isinstance(names, list | tuple | set | frozenset) or not all(isinstance(n, str) for n in names):
+            raise ValueError("a text or a list of texts is wanted")
+        chosen = tuple(sorted(set(names)))
+        try:
+            Selection.of(**{option: chosen})
+        except InvalidMessage as error:
+            raise ValueError(f"a name or several are wanted ({str(error).removeprefix(f'{option}: ')})") from None
+        return chosen
+
+    return check
+
+
+def _where(value: Any) -> Filter | None:
+    if value is None or isinstance(value, Filter):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("a filter expression is wanted")  # noqa: TRY004 - as with every option
+    return compile_filter(value)
+
+
+def _start(value: Any) -> Start:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError("a datetime with a time zone is wanted")
+        return value
+    if type(value) is int and 0 <= value <= MAX_INTEGER:
+        return value
+    if isinstance(value, str) and value in ("beginning", "now"):
+        return "now" if value == "now" else "beginning"
+    raise ValueError('"beginning", "now", a datetime or a position is wanted')
+
+
+_CHECKS: dict[str, Check[Any]] = {
+    "category": _choices("category"),
+    "stream": _choices("stream"),
+    "types": _choices("types"),
+    "where": _where,
+    "start": _start,
+    "ordered_by": order_of,
+    "lanes": whole(1, MAX_LANES),
+    "concurrency": optional(whole(1)),
+    "window": whole(1),
+    "batch": optional(whole(1)),
+    "retry": instance_of(Retry, "Retry(…)"),
+    "on_park": one_of("block", "continue"),
+    "tracking": one_of("failures", "all"),
+    "timeout": seconds(more=True),
+    "checkpoint": instance_of(Checkpoint, "Checkpoint(…)"),
+    "lease": seconds(1),
+    "stall_after": whole(1),
+    "max_waiting": whole(1),
+    "keep_done": optional(seconds(more=True)),
+    "renamed_from": optional(_name),
+}

@@ -1,0 +1,234 @@
+"""What a subscription orders by: messages of one key are handled one after the other."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from operator import attrgetter
+from typing import Any, Final, Protocol, TypeAlias
+
+from milepost.engine.values import checked, whole
+from milepost.log.message import Message
+from milepost.names import bucket_of, is_property_name
+
+AnyMessage: TypeAlias = Message[Any]
+
+LONGEST_KEY = 512
+"""The longest key that is stored as it is, in characters; of longer ones a hash."""
+
+
+class Unordered(Exception):
+    """A function gave no key for a message: it raised, which `__cause__` is then, or returned something else."""
+
+    def __init__(self, message: AnyMessage, reason: str) -> None:
+        self.message = message
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Order(Protocol):
+    """A way to order."""
+
+    @property
+    def text(self) -> str:
+        """The one text of all orders that mean the same. Stored: it never changes."""
+        ...
+
+    def key(self, message: AnyMessage) -> str | None:
+        """The key of a message, None without an order. Stored: it never changes. May raise `Unordered`."""
+        ...
+
+    def stream_key(self, message: AnyMessage) -> str | None:
+        """The key that stands for the message's stream, for one that has no other."""
+        ...
+
+    def keys(self, messages: Sequence[AnyMessage]) -> list[str] | None:
+        """The key of each message, None without an order. May raise `Unordered`, for the first that has none."""
+        ...
+
+    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
+        """The lane of a message that has this key."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByStream:
+    """The messages of a stream in their order."""
+
+    @property
+    def text(self) -> str:
+        return "stream"
+
+    def key(self, message: AnyMessage) -> str:
+        return message.stream
+
+    stream_key = key
+
+    def keys(self, messages: Sequence[AnyMessage]) -> list[str]:
+        return list(map(_stream_of, messages))
+
+    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
+        return bucket_of(message.stream) % lanes
+
+
+@dataclass(frozen=True)
+class Unrelated:
+    """No order: any message at any time."""
+
+    @property
+    def text(self) -> str:
+        return "none"
+
+    def key(self, message: AnyMessage) -> None:
+        return None
+
+    stream_key = key
+
+    def keys(self, messages: Sequence[AnyMessage]) -> None:
+        return None
+
+    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
+        return bucket_of(message.stream) % lanes
+
+
+class _ByValue:
+    """Orders whose keys are values: `1`, `"1"`, `true`, or `stream order-42` for a message without one."""
+
+    def key(self, message: AnyMessage) -> str:
+        raise NotImplementedError
+
+    def stream_key(self, message: AnyMessage) -> str:
+        return f"stream {message.stream}"
+
+    def keys(self, messages: Sequence[AnyMessage]) -> list[str]:
+        return list(map(self.key, messages))
+
+    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
+        return bucket_of(self.key(message) if key is None else key) % lanes
+
+
+@dataclass(frozen=True)
+class ByProperty(_ByValue):
+    """Messages with the same value of a property; those without it keep the order of their stream."""
+
+    name: str
+
+    @property
+    def text(self) -> str:
+        return f"property {self.name}"
+
+    def key(self, message: AnyMessage) -> str:
+        value = message.properties.get(self.name)
+        return self.stream_key(message) if value is None else _text_of(value)
+
+
+@dataclass(frozen=True)
+class ByCorrelation(_ByValue):
+    """Messages with the same `correlation_id`; those without one keep the order of their stream."""
+
+    @property
+    def text(self) -> str:
+        return "correlation"
+
+    def key(self, message: AnyMessage) -> str:
+        value = message.metadata.get("correlation_id")
+        return _text_of(value) if isinstance(value, str | int) else self.stream_key(message)
+
+
+@dataclass(frozen=True)
+class ByFunction(_ByValue):
+    """Messages for which a function gives the same string, or the same integer."""
+
+    function: Callable[[AnyMessage], str | int]
+    version: int
+
+    @property
+    def text(self) -> str:
+        return f"function {self.version}"
+
+    def key(self, message: AnyMessage) -> str:
+        try:
+            value = self.function(message)
+            if isinstance(value, str | int) and not isinstance(value, bool):
+                return _storable(_text_of(value))
+        except Exception as error:
+            raise Unordered(message, f"no key: {self._name} raised {error!r}") from error
+        raise Unordered(
+            message, f"no key: {self._name} returned a {type(value).__name__}; a string or an integer is wanted"
+        )
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
+
+def by_property(name: str) -> Order:
+    """Handles messages with the same value of this property in order; those without it, by their stream."""
+    return ByProperty(checked("by_property", _property_name, name))
+
+
+by_correlation: Final[Order] = ByCorrelation()
+"""Handles messages with the same `correlation_id` in order; those without one, by their stream."""
+
+
+def by_function(function: Callable[[AnyMessage], str | int], version: int = 1) -> Order:
+    """Handles messages for which the function gives the same string or integer in order.
+
+    Args:
+        function: Takes a message. Where it raises or returns something else, the message is parked.
+        version: Grows when the function gives other keys than before, since code cannot be compared.
+            Defaults to 1.
+    """
+    return ByFunction(
+        checked("by_function", _plain_function, function), checked("by_function: version", whole(1), version)
+    )
+
+
+BY_STREAM: Final[Order] = ByStream()
+UNRELATED: Final[Order] = Unrelated()
+
+_KINDS = (ByStream, Unrelated, ByProperty, ByCorrelation, ByFunction)
+
+
+def order_of(value: Any) -> Order:
+    """What `ordered_by` means; what it cannot mean is a `ValueError` that says what is wanted."""
+    if value is None:
+        return UNRELATED
+    if isinstance(value, str) and value == "stream":
+        return BY_STREAM
+    if isinstance(value, _KINDS):
+        return value
+    raise ValueError('"stream", by_property("Name"), by_correlation, by_function(f, version=1) or None is wanted')
+
+
+_stream_of = attrgetter("stream")
+
+
+def _text_of(value: str | int) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    # Of the base class itself: an enumeration writes its members in another way.
+    text = f'"{str.__str__(value)}"' if isinstance(value, str) else int.__repr__(value)
+    return text if len(text) <= LONGEST_KEY else f"sha256 {sha256(text.encode()).hexdigest()}"
+
+
+def _storable(key: str) -> str:
+    key.encode()
+    if "\0" in key:
+        raise ValueError("a key with a NUL character")
+    return key
+
+
+def _property_name(value: Any) -> str:
+    if not isinstance(value, str) or not is_property_name(value):
+        raise ValueError("a property's name, a letter and then letters, digits, _ and ., is wanted")
+    return value
+
+
+def _plain_function(value: Any) -> Callable[[AnyMessage], str | int]:
+    if not callable(value) or isinstance(value, type):
+        raise ValueError("a function of a message is wanted")  # noqa: TRY004 - a wrong value, as with every option
+    if inspect.iscoroutinefunction(value):
+        raise ValueError("a plain function is wanted, which does no I/O")
+    function: Callable[[AnyMessage], str | int] = value
+    return function

@@ -1,0 +1,18 @@
+"""What a reader or a subscription is after, as a query of the log."""
+
+from datetime import datetime
+
+from milepost.filter import Filter
+from milepost.log.reader import Condition, Query
+from milepost.log.selection import Selection
+
+
+def query_of(
+    selection: Selection, where: Filter | None, *, since: datetime | None = None, backwards: bool = False
+) -> Query:
+    """A query with a filter, of which as much as possible becomes a condition of the statement."""
+    if where is None:
+        return Query(selection, since=since, backwards=backwards)
+    implied = where.pushdown()
+    condition = None if implied is None else Condition(implied.path, implied.variables)
+    return Query(selection, since, condition, where.matches, backwards)

@@ -1,0 +1,65 @@
+"""Brings the messages to rows: progress knows positions, and may be kept elsewhere than the log."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from milepost.dispatch import Answer, HeldKey, LaneState, Loaded
+from milepost.log.database import Database
+from milepost.log.message import Message
+from milepost.log.reader import Reader
+from milepost.progress.protocol import Bare
+
+Messages = Mapping[int, Message[Any]]
+
+
+class Rows:
+    """Reads messages by position."""
+
+    def __init__(self, database: Database, reader: Reader) -> None:
+        self._database = database
+        self._reader = reader
+
+    async def answer(self, answer: Answer[Bare]) -> Answer[Message[Any]]:
+        """An answer with its messages. A row whose message is no longer in the log is left out."""
+        held = [loaded for key in answer.held.values() for loaded in key.rows]
+        messages = await self._messages([*held, *answer.due, *answer.unrouted])
+        return Answer(
+            moved=answer.moved,
+            held={key: HeldKey(_with(messages, held.rows), held.more) for key, held in answer.held.items()},
+            due=_with(messages, answer.due),
+            next_due=answer.next_due,
+            heads_end=answer.heads_end,
+            unrouted=_with(messages, answer.unrouted),
+            unrouted_end=answer.unrouted_end,
+            rows=answer.rows,
+            counts=answer.counts,
+            streak=answer.streak,
+            stalled=answer.stalled,
+        )
+
+    async def state(self, state: LaneState[Bare]) -> LaneState[Message[Any]]:
+        """A lane's state with its messages."""
+        messages = await self._messages(state.running)
+        return LaneState(
+            cursor=state.cursor,
+            now=state.now,
+            rows=state.rows,
+            running=_with(messages, state.running),
+            unclean=state.unclean,
+            counts=state.counts,
+            streak=state.streak,
+            stalled=state.stalled,
+        )
+
+    async def _messages(self, rows: Iterable[Loaded[Bare]]) -> Messages:
+        positions = sorted({loaded.row.position for loaded in rows})
+        if not positions:
+            return {}
+        page = await self._reader.messages_at(self._database, positions)
+        return {message.position: message for message in page}
+
+
+def _with(messages: Messages, rows: Sequence[Loaded[Bare]]) -> list[Loaded[Message[Any]]]:
+    return [
+        Loaded(loaded.row, messages[loaded.row.position]) for loaded in rows if loaded.row.position in messages
+    ]

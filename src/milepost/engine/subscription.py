@@ -1,0 +1,173 @@
+"""A subscription with its handlers, and all of a program."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+from milepost.engine.declaration import BATCH, Declaration
+from milepost.engine.described import Function
+from milepost.engine.handler import Handler
+from milepost.engine.providers import Providers
+from milepost.engine.signature import Classes, Signature
+from milepost.errors import UnknownSubscription
+from milepost.log.selection import Selection
+from milepost.suggestions import suggestion
+
+F = TypeVar("F", bound=Function)
+
+
+class Subscription:
+    """What `mp.subscription` gives: a decorator for one handler, or with `.on` for several under one cursor."""
+
+    def __init__(self, declaration: Declaration, classes: Classes, providers: Providers) -> None:
+        self.declaration = declaration
+        self._classes = classes
+        self._providers = providers
+        self._signatures: list[Signature] = []
+        self._alone = False
+        self._by_type: dict[str, Handler] = {}
+        self._any: Handler | None = None
+        self.handlers: tuple[Handler, ...] = ()
+        """Known once the program has started."""
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    def __call__(self, function: F) -> F:
+        """Declares its only handler; the function stays as it is."""
+        if self._signatures:
+            raise self._wrong(f"{self._signatures[0].described} handles it already: use .on for several")
+        self._add(function)
+        self._alone = True
+        return function
+
+    def on(self, function: F) -> F:
+        """Declares a handler of some of its types; the function stays as it is."""
+        if self._alone:
+            raise self._wrong(f"{self._signatures[0].described} handles it alone: declare both with .on")
+        self._add(function)
+        return function
+
+    def _add(self, function: Function) -> None:
+        signature = Signature.of(function, self._classes, self._providers)
+        self._refuse_batch_of_one(signature)
+        self._refuse_unselected(signature)
+        for other in self._signatures:
+            self._refuse_overlap(signature, other)
+        self._signatures.append(signature)
+
+    def _refuse_batch_of_one(self, signature: Signature) -> None:
+        batch = self.declaration.batch
+        if batch is not None and not signature.batch:
+            raise self._wrong(
+                f"batch={batch}, but {signature.described} takes one message: annotate its parameter with list[…]"
+            )
+
+    def _refuse_unselected(self, signature: Signature) -> None:
+        if signature.types is not None and not self.declaration.taken(signature.types):
+            raise self._wrong(
+                f"{signature.described} takes {_listed(signature.types)}, of which types={self.declaration.types} "
+                "selects nothing"
+            )
+
+    def _refuse_overlap(self, signature: Signature, other: Signature) -> None:
+        both = f"{signature.described} and {other.described}"
+        if signature.types is None or other.types is None:
+            raise self._wrong(f"{both}: one of them takes any message: name the payloads of each")
+        if common := signature.types & other.types:
+            raise self._wrong(f"{both} both take {_listed(common)}")
+        if signature.batch != other.batch:
+            raise self._wrong(f"{both}: one of them takes batches: make it two subscriptions")
+
+    def _wrong(self, problem: str) -> ValueError:
+        return ValueError(f"subscription {self.name!r}: {problem}")
+
+    def bind(self) -> None:
+        """Makes its handlers ready; refuses to have none, and what nobody provides."""
+        if not self._signatures:
+            raise self._wrong("it has no handler: decorate a function with it, or with its .on")
+        self.handlers = tuple(Handler(signature, self._providers) for signature in self._signatures)
+        self._any = next((handler for handler in self.handlers if handler.types is None), None)
+        self._by_type = {name: handler for handler in self.handlers for name in handler.types or ()}
+
+    def handler_of(self, type: str) -> Handler | None:
+        """The handler of a message's type; None if it is not for this subscription."""
+        return self._by_type.get(type, self._any)
+
+    @property
+    def types(self) -> frozenset[str] | None:
+        """The types that its handlers take; None: any."""
+        known = [signature.types for signature in self._signatures]
+        named = [types for types in known if types is not None]
+        return frozenset().union(*named) if named and len(named) == len(known) else None
+
+    @property
+    def selection(self) -> Selection:
+        """What it selects: what was declared, of the types that its handlers take. The filter comes on top."""
+        return self.declaration.selection(self.types)
+
+    @property
+    def selects(self) -> str:
+        """Selection and filter as one text, for its definition."""
+        return self.declaration.selects(self.types)
+
+    @property
+    def batch(self) -> int | None:
+        """At most so many messages for a call; None: one, and not in a list."""
+        if not any(signature.batch for signature in self._signatures):
+            return None
+        return self.declaration.batch or min(BATCH, self.declaration.window)
+
+    @property
+    def takes_transaction(self) -> bool:
+        """Whether a handler writes in the transaction of its progress."""
+        return any(handler.takes_transaction for handler in self.handlers)
+
+    def __repr__(self) -> str:
+        return f"Subscription({self.name!r})"
+
+
+class Subscriptions:
+    """All subscriptions and providers of a program."""
+
+    def __init__(self, classes: Classes) -> None:
+        self._classes = classes
+        self._providers = Providers(classes)
+        self._by_name: dict[str, Subscription] = {}
+
+    def declare(self, name: str, options: Mapping[str, Any]) -> Subscription:
+        """A new subscription, to be used as a decorator or with `.on`."""
+        declaration = Declaration.of(name, options)
+        if name in self._by_name:
+            raise ValueError(f"subscription {name!r} is declared already")
+        self._by_name[name] = Subscription(declaration, self._classes, self._providers)
+        return self._by_name[name]
+
+    def provide(self, function: F) -> F:
+        """Declares what gives handlers something, found by its return type; the function stays as it is."""
+        return self._providers.provide(function)
+
+    def check(self) -> None:
+        """Makes everything ready when the program starts; refuses what is missing."""
+        self._providers.check()
+        for subscription in self:
+            subscription.bind()
+
+    def __iter__(self) -> Iterator[Subscription]:
+        return iter(self._by_name.values())
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Subscription:
+        if name not in self._by_name:
+            hint = suggestion(name, self._by_name) if self._by_name else "; none is declared"
+            raise UnknownSubscription(name, hint)
+        return self._by_name[name]
+
+
+def _listed(types: frozenset[str]) -> str:
+    return ", ".join(map(repr, sorted(types)))

@@ -1,0 +1,47 @@
+"""The transaction that a handler's writes and its subscription's progress share."""
+
+from typing import Any, LiteralString, Protocol, TypeAlias
+
+from psycopg import AsyncConnection, AsyncCursor, sql
+from psycopg.abc import Params
+
+from milepost.log.message import ANY
+
+Statement: TypeAlias = LiteralString | bytes | sql.SQL | sql.Composed
+
+
+class Append(Protocol):
+    """Takes messages to be appended when the transaction commits."""
+
+    async def __call__(self, stream: str, messages: Any, *, expected: int) -> None: ...
+
+
+class Transaction:
+    """What is written through it commits together with the progress: exactly once.
+
+    A handler gets it by annotating a parameter with this class.
+    """
+
+    __slots__ = ("_append", "connection")
+
+    connection: AsyncConnection[Any]
+    """The psycopg connection beneath it. Do not commit or roll back on it."""
+
+    def __init__(self, connection: AsyncConnection[Any], append: Append) -> None:
+        self.connection = connection
+        self._append = append
+
+    async def execute(self, query: Statement, params: Params | None = None) -> AsyncCursor[Any]:
+        """Runs a statement and gives its cursor."""
+        return await self.connection.execute(query, params)
+
+    async def append(self, stream: str, messages: Any, *, expected: int = ANY) -> None:
+        """Appends one message, or several, when this commits.
+
+        Args:
+            stream: The stream; a new one begins with its first message.
+            messages: An instance of a registered class or a `NewMessage`, or a list of them.
+            expected: The version that the stream must have then, `NO_STREAM`, `STREAM_EXISTS` or `ANY`
+                (the default).
+        """
+        await self._append(stream, messages, expected=expected)

@@ -1,0 +1,86 @@
+"""What a value may be: checks that say what is wanted instead."""
+
+from collections.abc import Callable
+from reprlib import Repr
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+Check = Callable[[Any], T]
+"""Gives the value as it is to be used, or raises a `ValueError` that says what is wanted."""
+
+LONGEST = 100 * 366 * 86_400
+"""The longest time that anything may take, in seconds: a hundred years, which every clock can add."""
+
+_shortened = Repr()
+_shortened.maxstring = _shortened.maxother = 80
+
+
+def checked(name: str, check: Check[T], value: Any) -> T:
+    """The value as its check gives it; a wrong one is refused with the name it was given under."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}, not {_shown(value)}") from None
+
+
+def _shown(value: Any) -> str:
+    try:
+        return _shortened.repr(value)
+    except ValueError:
+        return f"such a long {type(value).__name__}"
+
+
+def whole(least: int, most: int | None = None) -> Check[int]:
+    """A whole number in a range."""
+    wanted = f"at least {least:,}" if most is None else f"from {least:,} to {most:,}"
+
+    def check(value: Any) -> int:
+        if type(value) is not int or value < least or (most is not None and value > most):
+            raise ValueError(f"a whole number {'of ' if most is None else ''}{wanted} is wanted")
+        return value
+
+    return check
+
+
+def seconds(least: float = 0, *, more: bool = False) -> Check[float]:
+    """A time in seconds, at least so long; with `more`, longer than that."""
+    wanted = f"{'more than' if more else 'at least'} {least}"
+
+    def check(value: Any) -> float:
+        # Written so that NaN is refused as well.
+        if type(value) not in (int, float) or not (least < value if more else least <= value):
+            raise ValueError(f"a number of seconds, {wanted}, is wanted")
+        if value > LONGEST:
+            raise ValueError(f"at most {LONGEST:,} seconds, a hundred years, are wanted")
+        return float(value)
+
+    return check
+
+
+def one_of(*texts: str) -> Check[str]:
+    """One of a few words."""
+    wanted = " or ".join(f'"{text}"' for text in texts)
+
+    def check(value: Any) -> str:
+        if not isinstance(value, str) or value not in texts:
+            raise ValueError(f"{wanted} is wanted")
+        return value
+
+    return check
+
+
+def instance_of(cls: type[T], wanted: str) -> Check[T]:
+    """An object of a class."""
+
+    def check(value: Any) -> T:
+        if not isinstance(value, cls):
+            raise ValueError(f"{wanted} is wanted")  # noqa: TRY004 - as with every option
+        return value
+
+    return check
+
+
+def optional(check: Check[T]) -> Check[T | None]:
+    """What a check accepts, or None."""
+    return lambda value: None if value is None else check(value)

@@ -1,0 +1,258 @@
+"""A worker: one process's part in the subscriptions of its group."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, suppress
+from uuid import uuid4
+
+from milepost.engine.calls import AnyDelivery, Calls
+from milepost.engine.clock import Clock
+from milepost.engine.heart import Heart
+from milepost.engine.owned import Owned
+from milepost.engine.pages import Pages
+from milepost.engine.reading import Reading
+from milepost.engine.rows import Rows
+from milepost.engine.runner import Runner
+from milepost.engine.slots import Slots
+from milepost.engine.start import start_of
+from milepost.engine.subscription import Subscription
+from milepost.engine.writing import Writing
+from milepost.errors import Unavailable
+from milepost.log.log import Log
+from milepost.log.reader import Query, Reader
+from milepost.progress.protocol import Definition, Leases, Opened, Progress, Stale
+
+logger = logging.getLogger("milepost.engine")
+
+BALANCE = 2.0
+"""Seconds between two looks at how lanes are shared, at most a third of the lease."""
+
+Failed = Callable[[AnyDelivery, BaseException], bool]
+"""Told of each failed attempt; whether the message is to be parked at once."""
+
+
+class Worker:
+    """Takes its share of lanes, and runs them until it is left."""
+
+    def __init__(
+        self,
+        log: Log,
+        reader: Reader,
+        *,
+        subscriptions: Sequence[Subscription],
+        queries: Callable[[Subscription], Query],
+        progress: Progress,
+        leases: Leases,
+        heart: Callable[[str, float], Heart] | None,
+        group: str,
+        concurrency: int,
+        failed: Failed | None = None,
+    ) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._log = log
+        self._subscriptions = subscriptions
+        self._queries = queries
+        self._progress = progress
+        self._leases = leases
+        self._heart = heart
+        self._group = group
+        self._concurrency = concurrency
+        self._failed = failed or (lambda delivery, error: False)
+        self._clock = Clock()
+        self._rows = Rows(log.database, reader)
+        self._slots = Slots(concurrency)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="milepost-handler")
+        self._rebalance = asyncio.Event()
+        self._opened: dict[int, Opened] = {}
+        self._runners: dict[int, Runner] = {}
+        self._giving: set[asyncio.Task[None]] = set()
+        self.changed = asyncio.Event()
+        """Set when something may have ended."""
+
+    @property
+    def runners(self) -> dict[str, Runner]:
+        """By the names of their subscriptions."""
+        return {runner.name: runner for runner in self._runners.values()}
+
+    @asynccontextmanager
+    async def running(self, grace: float) -> AsyncIterator[None]:
+        """Works from the beginning of the block to its end; then what runs may end within `grace` seconds."""
+        await self._open()
+        lease = min(subscription.declaration.lease for subscription in self._subscriptions)
+        await self._leases.open(self.id, self._group, lease)
+        heart = self._heart(self.id, lease) if self._heart else None
+        if heart is not None:
+            heart.start()
+        try:
+            async with self._log.feed.followed(), asyncio.TaskGroup() as group:
+                tasks = [group.create_task(work) for work in self._works(min(BALANCE, lease / 3))]
+                try:
+                    yield
+                finally:
+                    await self._stop(grace)
+                    for task in tasks:
+                        task.cancel()
+        finally:
+            if heart is not None:
+                await heart.stop()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _open(self) -> None:
+        await self._progress.open()
+        self._clock.set(await self._progress.now())
+        definitions = [await self._definition(subscription) for subscription in self._subscriptions]
+        for subscription, opened in zip(
+            self._subscriptions, await self._progress.declare(definitions), strict=True
+        ):
+            if opened.changed:
+                logger.info("%s: %s", subscription.name, opened.changed)
+            self._opened[opened.id] = opened
+            self._runners[opened.id] = self._runner(subscription, opened)
+        self._slots.serve(list(self._runners.values()))
+
+    async def _definition(self, subscription: Subscription) -> Definition:
+        declaration = subscription.declaration
+        return Definition(
+            group=self._group,
+            name=subscription.name,
+            lanes=declaration.lanes,
+            selects=subscription.selects,
+            orders=declaration.orders,
+            start=await start_of(declaration.start, self._log),
+            renamed_from=declaration.renamed_from,
+        )
+
+    def _runner(self, subscription: Subscription, opened: Opened) -> Runner:
+        declaration = subscription.declaration
+        runner = Runner(
+            subscription,
+            lanes=opened.lanes,
+            concurrency=min(declaration.concurrency or self._concurrency, self._concurrency),
+            calls=Calls(subscription, self._threads),
+            now=self._clock.now,
+            changed=self._wake,
+            failed=self._failed,
+        )
+        pages = Pages(self._log.feed, self._queries(subscription))
+        runner.reading = Reading(self._log.feed, pages, runner.places, runner.filled)
+        runner.writing = Writing(
+            self._progress,
+            self._rows,
+            self._clock,
+            runner.settings,
+            seconds=declaration.checkpoint.seconds,
+            messages=declaration.checkpoint.messages,
+            changed=runner.exchanged,
+            lost=lambda owned, error: self._lose(opened.id, owned, error),
+        )
+        return runner
+
+    def _works(self, pause: float) -> list[Coroutine[None, None, None]]:
+        works: list[Coroutine[None, None, None]] = [self._slots.run(), self._share(pause)]
+        for runner in self._runners.values():
+            works += [runner.reading.run(), runner.writing.run()]
+        return works
+
+    def _wake(self) -> None:
+        self._slots.wake()
+        self.changed.set()
+
+    # Lanes
+
+    async def _share(self, pause: float) -> None:
+        """Takes and gives lanes, so that all workers have about the same number."""
+        while True:
+            self._rebalance.clear()
+            try:
+                await self._balance()
+            except Unavailable as error:
+                logger.warning("lanes are not shared: %s", error)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._rebalance.wait()
+
+    async def _balance(self) -> None:
+        wanted = {subscription_id: opened.lanes for subscription_id, opened in self._opened.items()}
+        held = {subscription_id: list(runner.lanes) for subscription_id, runner in self._runners.items()}
+        for subscription_id, share in (await self._leases.balance(wanted, held)).items():
+            runner = self._runners[subscription_id]
+            for number in share.give:
+                if number in runner.lanes:
+                    self._give(subscription_id, runner.lanes[number])
+            lanes = [number for number in share.take if number not in runner.lanes]
+            if lanes:
+                await self._take(subscription_id, lanes)
+
+    async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
+        runner = self._runners[subscription_id]
+        for held in await self._progress.take(subscription_id, lanes):
+            state = await self._rows.state(held.state)
+            self._clock.set(state.now)
+            runner.add(held, state)
+
+    def _give(self, subscription_id: int, owned: Owned) -> None:
+        if owned.closing:
+            return
+        task = asyncio.create_task(self._hand_over(subscription_id, owned, self._runners[subscription_id].timeout))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _hand_over(self, subscription_id: int, owned: Owned, grace: float) -> None:
+        """Gives a lane back in good order."""
+        runner = self._runners[subscription_id]
+        exchange = await runner.close(owned, grace)
+        try:
+            await self._progress.release(owned.held, exchange)
+            await self._leases.release(subscription_id, [owned.number])
+        except (Stale, Unavailable) as error:
+            logger.warning("%s: lane %d was not released: %s", runner.name, owned.number, error)
+        runner.remove(owned)
+
+    def _lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
+        self._runners[subscription_id].lose(owned, error)
+        task = asyncio.create_task(self._let_go(subscription_id, owned))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _let_go(self, subscription_id: int, owned: Owned) -> None:
+        """A lost lane may be had again when nothing of it runs here any more."""
+        await owned.at_rest()
+        with suppress(Unavailable):
+            await self._leases.release(subscription_id, [owned.number])
+        self._rebalance.set()
+
+    async def _stop(self, grace: float) -> None:
+        lanes = [
+            (subscription_id, owned)
+            for subscription_id, runner in self._runners.items()
+            for owned in runner.lanes.values()
+        ]
+        await asyncio.gather(
+            *(
+                self._hand_over(subscription_id, owned, grace)
+                for subscription_id, owned in lanes
+                if not owned.closing
+            )
+        )
+        if self._giving:
+            await asyncio.wait(self._giving, timeout=grace)
+        with suppress(Unavailable):
+            await self._leases.close()
+
+    # Idle
+
+    async def idle(self) -> None:
+        """Waits until everything that was appended by now, or by handlers meanwhile, is handled or cannot be."""
+        while True:
+            head = await self._log.horizon.look()
+            while not all(runner.is_idle(head) for runner in self._runners.values()):
+                self.changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await self.changed.wait()
+            if await self._log.horizon.look() == head:
+                return

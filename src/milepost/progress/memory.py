@@ -1,0 +1,317 @@
+"""Progress in memory: for tests and throw-away uses. Nothing of it outlives the process."""
+
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from milepost.dispatch import (
+    Answer,
+    Ask,
+    Counts,
+    Cursor,
+    Exchange,
+    HeldKey,
+    LaneState,
+    Loaded,
+    Move,
+    Row,
+    State,
+    Write,
+)
+from milepost.dispatch.breaker import judged
+from milepost.progress.findings import Found
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, RolledBack
+from milepost.progress.refusals import stale
+from milepost.progress.storable import storable
+
+_NEVER = 2**62
+
+
+@dataclass
+class _Lane:
+    cursor: Cursor
+    revision: int = 1
+    epoch: int | None = None
+    released: bool = False
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    def has_rows(self) -> bool:
+        return any(row.state is not State.SKIPPED for row in self.rows.values())
+
+
+@dataclass
+class _Subscription:
+    id: int
+    group: str
+    name: str
+    lanes: list[_Lane]
+    definitions: list[tuple[str, str]]
+    status: str = "running"
+    streak: int = 0
+    stalled: str | None = None
+
+    def counts(self) -> Counts:
+        states = [row.state for lane in self.lanes for row in lane.rows.values()]
+        return Counts(states.count(State.WAITING), states.count(State.RETRYING), states.count(State.UNROUTED))
+
+
+class MemoryProgress:
+    """Progress of the programs that share this object."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._epochs = 0
+
+    async def open(self) -> None:
+        """Nothing has to be opened."""
+
+    async def close(self) -> None:
+        """It stays as it is, for whoever else has it."""
+
+    async def now(self) -> float:
+        """The time that decides, in seconds since 1970."""
+        return self._clock()
+
+    # Subscriptions
+
+    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
+        """Creates what is new, and tells what is there."""
+        return [self._declare(definition) for definition in definitions]
+
+    def _declare(self, given: Definition) -> Opened:
+        found = self._named(given.group, given.name)
+        if found is None and (found := self._named(given.group, given.renamed_from)) is not None:
+            found.name = given.name
+        if found is None:
+            found = self._subscriptions[len(self._subscriptions) + 1] = _Subscription(
+                id=len(self._subscriptions) + 1,
+                group=given.group,
+                name=given.name,
+                lanes=[_Lane(given.start) for _ in range(given.lanes)],
+                definitions=[(given.selects, given.orders)],
+            )
+            return _opened(found, created=True)
+        return _opened(found, created=False, changed=_changed(found, given))
+
+    def _named(self, group: str, name: str | None) -> _Subscription | None:
+        found = self._subscriptions.values()
+        return next((one for one in found if (one.group, one.name) == (group, name)), None)
+
+    # Ownership
+
+    async def take(self, subscription: int, lanes: Collection[int]) -> list[Held]:
+        """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
+        found = self._subscriptions.get(subscription)
+        if found is None:
+            return []
+        return [self._take(found, lane) for lane in sorted(lanes) if lane < len(found.lanes)]
+
+    def _take(self, subscription: _Subscription, number: int) -> Held:
+        lane = subscription.lanes[number]
+        previous, unclean = lane.epoch, lane.epoch is not None and not lane.released
+        self._epochs += 1
+        lane.epoch, lane.released = self._epochs, False
+        lane.revision += 1
+        running = [lane.rows[at] for at in sorted(lane.rows) if lane.rows[at].state is State.RUNNING]
+        state = LaneState(
+            cursor=lane.cursor,
+            now=self._clock(),
+            rows=lane.has_rows(),
+            running=[_loaded(row) for row in running],
+            unclean=unclean,
+            counts=subscription.counts(),
+            streak=subscription.streak,
+            stalled=subscription.stalled,
+        )
+        return Held(
+            subscription=subscription.id,
+            lane=number,
+            epoch=self._epochs,
+            revision=lane.revision,
+            previous=previous,
+            state=state,
+        )
+
+    async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
+        """The last write of an owner, which leaves the lane in good order."""
+        subscription, lane = self._fenced(held)
+        if exchange is not None and exchange.write is not None:
+            self._write(subscription, lane, exchange.write, _NEVER)
+        else:
+            lane.revision += 1
+        lane.released = True
+
+    # Exchanges
+
+    async def exchange(
+        self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
+    ) -> Exchanged:
+        """What is to be written, then what is asked. There is no transaction that it could be part of."""
+        if connection is not None:
+            raise TypeError("connection: progress in memory is in nobody's transaction")
+        subscription, lane = self._fenced(held)
+        moved: list[bool] = []
+        if exchange.write is not None:
+            moved = self._write(subscription, lane, exchange.write, stall_after)
+            held = replace(held, revision=lane.revision)
+        asked: dict[str, Any] = {}
+        if exchange.ask is not None:
+            found = _Questions(lane.rows, exchange.ask, continues=on_park == "continue").found()
+            asked = found.answers(exchange.ask)
+        answer: Answer[Bare] = Answer(
+            moved=moved,
+            rows=lane.has_rows(),
+            counts=subscription.counts(),
+            streak=subscription.streak,
+            stalled=subscription.stalled,
+            **asked,
+        )
+        return Exchanged(held, answer, self._clock())
+
+    def _fenced(self, held: Held) -> tuple[_Subscription, _Lane]:
+        subscription = self._subscriptions[held.subscription]
+        lane = subscription.lanes[held.lane]
+        if (lane.epoch, lane.revision) != (held.epoch, held.revision):
+            raise stale()
+        return subscription, lane
+
+    def _write(self, subscription: _Subscription, lane: _Lane, write: Write, stall_after: int) -> list[bool]:
+        moves = storable(write.moves)
+        if not all(_finds(lane, move) for move in moves if move.required):
+            raise RolledBack("a row that a move requires has another revision")
+        moved = [_moved(lane, move) for move in moves]
+        lane.cursor = write.cursor
+        lane.revision += 1
+        retrying = subscription.counts().retrying
+        subscription.streak, subscription.stalled = judged(
+            subscription.streak, subscription.stalled, write.tally, retrying, stall_after
+        )
+        return moved
+
+    # People
+
+    def change(self, subscription: int, position: int, **changes: Any) -> Row:
+        """A person changes a row, which the lane's owner is to look at."""
+        for lane in self._subscriptions[subscription].lanes:
+            if position in lane.rows:
+                row, now = lane.rows[position], self._clock()
+                values = {"due": now, "since": now, **changes, "revision": row.revision + 1}
+                lane.rows[position] = row.changed(**values)
+                return lane.rows[position]
+        raise KeyError(position)
+
+
+class _Questions:
+    """What an owner asks, of a lane's rows."""
+
+    def __init__(self, rows: dict[int, Row], ask: Ask, *, continues: bool) -> None:
+        self._rows = [rows[position] for position in sorted(rows)]
+        self._ask = ask
+        self._continues = continues
+
+    def found(self) -> Found:
+        """Everything that was asked for."""
+        ask = self._ask
+        due, next_due = self._due() if ask.due else ([], None)
+        heads, heads_end = self._heads(ask.heads_after) if ask.heads_after is not None else ([], None)
+        unrouted, end = self._unrouted(ask.unrouted_after) if ask.unrouted_after is not None else ([], None)
+        most = dict.fromkeys([*(row.key for row in due), *heads], 1) | dict.fromkeys(ask.keys, ask.per_key)
+        return Found(
+            held=self._held({key: count for key, count in most.items() if key is not None}),
+            due=[_loaded(row) for row in due],
+            next_due=next_due,
+            heads=heads,
+            heads_end=heads_end,
+            unrouted=[_loaded(row) for row in unrouted],
+            unrouted_end=end,
+        )
+
+    def _due(self) -> tuple[list[Row], float | None]:
+        """Rows that are due, the earliest first so that none is always too late; and when the next one is."""
+        times = sorted((row.due, row.position, row) for row in self._elsewhere() if row.due is not None)
+        told = [row for due, _, row in times if due <= self._ask.now][: self._ask.limit]
+        return told, times[len(told)][0] if len(told) < len(times) else None
+
+    def _heads(self, after: str) -> tuple[list[str], str | None]:
+        keys = sorted({row.key for row in self._rows if row.key is not None and row.key > after})
+        found = [key for key in keys if next((row.state for row in self._of(key)), None) is State.WAITING]
+        if len(found) <= self._ask.limit:
+            return found, None
+        some = found[: self._ask.limit]
+        return some, some[-1] if some else after
+
+    def _unrouted(self, after: int) -> tuple[list[Row], int | None]:
+        routes, most = self._ask.routes, self._ask.unrouted_limit
+        found = [
+            row
+            for row in self._elsewhere()
+            if row.state is State.UNROUTED and row.position > after and (routes is None or row.route in routes)
+        ]
+        if len(found) <= most:
+            return found, None
+        return found[:most], found[most - 1].position if most else after
+
+    def _held(self, most: dict[str, int]) -> dict[str, HeldKey[Bare]]:
+        found = {key: list(self._of(key)) for key in most}
+        return {
+            key: HeldKey([_loaded(row) for row in rows[: most[key]]], len(rows) > most[key])
+            for key, rows in found.items()
+            if rows
+        }
+
+    def _of(self, key: str) -> Iterable[Row]:
+        settled = (State.SKIPPED, State.PARKED) if self._continues else (State.SKIPPED,)
+        return (row for row in self._rows if row.key == key and row.state not in settled)
+
+    def _elsewhere(self) -> Iterable[Row]:
+        """Rows that the owner does not have in memory as they are."""
+        return (row for row in self._rows if self._ask.holding.get(row.position) != row.revision)
+
+
+def _loaded(row: Row) -> Loaded[Bare]:
+    return Loaded(row, Bare(row.position, row.size))
+
+
+def _finds(lane: _Lane, move: Move) -> bool:
+    row = lane.rows.get(move.position)
+    return (row.revision if row else None) == move.replaces
+
+
+def _moved(lane: _Lane, move: Move) -> bool:
+    if not _finds(lane, move):
+        return False
+    if move.row is None:
+        del lane.rows[move.position]
+    else:
+        lane.rows[move.position] = move.row
+    return True
+
+
+def _opened(found: _Subscription, *, created: bool, changed: str | None = None) -> Opened:
+    return Opened(
+        id=found.id,
+        number=len(found.definitions),
+        lanes=len(found.lanes),
+        status=found.status,
+        created=created,
+        changed=changed,
+    )
+
+
+def _changed(found: _Subscription, given: Definition) -> str | None:
+    """Takes a changed definition over; what changed, in words."""
+    words = []
+    selects, orders = found.definitions[-1]
+    if selects != given.selects:
+        words.append(f"it selected {selects} and now selects {given.selects}")
+    if orders != given.orders:
+        words.append(f"it ordered by {orders} and now orders by {given.orders}")
+    if words:
+        found.definitions.append((given.selects, given.orders))
+        position = min(lane.cursor.position for lane in found.lanes)
+        words = [f"{', '.join(words)}, from position {position:,} on"]
+    if given.lanes != len(found.lanes):
+        words.append(f"it keeps its {len(found.lanes)} lanes, not {given.lanes}")
+    return "; ".join(words) or None

@@ -1,0 +1,1 @@
+select :"schema".declare_subscriptions(%(definitions)s::jsonb, %(program)s::text)::text

@@ -1,0 +1,7 @@
+-- The last revision of an owner that leaves in good order, with nothing more to write.
+insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
+select c.subscription, c.lane, c.revision + 1, c.epoch, true, c."position", c.ahead
+from :"schema".cursors c
+where c.subscription = %(subscription)s::bigint and c.lane = %(lane)s::integer
+  and c.revision = %(revision)s::bigint and c.epoch = %(epoch)s::bigint
+returning revision

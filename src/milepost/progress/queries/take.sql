@@ -1,0 +1,1 @@
+select :"schema".take(%(subscription)s::bigint, %(lanes)s::integer[])::text

@@ -1,0 +1,297 @@
+"""The simulation finds what it should: each of these small mistakes in the core makes it report something."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import milepost
+
+TESTS = Path(__file__).parents[1]
+SCHEDULES = 300
+"""For each kind of schedule that a mistake is looked for with."""
+
+
+class Mutation(NamedTuple):
+    """A mistake: in `file` it says `mistaken` for `original`, and that breaks something."""
+
+    breaks: str
+    file: str
+    original: str
+    mistaken: str
+    kinds: tuple[str, ...] = ("ordered",)
+
+
+ROUTED = ("routed", "pinned")
+MUTATIONS = (
+    Mutation(
+        "the cursor goes one too far",
+        "window.py",
+        "Cursor(unsettled[0] - 1,",
+        "Cursor(unsettled[0],",
+    ),
+    Mutation(
+        "what is ahead of the cursor is one too long",
+        "window.py",
+        "(low + 1, high - 1) for low, high",
+        "(low + 1, high) for low, high",
+    ),
+    Mutation(
+        "what was done before the owner came is taken again",
+        "lane.py",
+        "if position <= reach or window.is_done(position):",
+        "if position <= reach:",
+    ),
+    Mutation(
+        "a window takes one too many",
+        "lane.py",
+        "if room <= 0 or board.bytes",
+        "if room < 0 or board.bytes",
+    ),
+    Mutation(
+        "a key is forgotten: what follows does not wait",
+        "board.py",
+        "elif self.keys.append(entry, key):",
+        "elif self.keys.append(entry, key) or True:",
+    ),
+    Mutation(
+        "a new message does not wait for what is stored of its key",
+        "board.py",
+        "            if self.has_rows:\n",
+        "            if False:\n",
+    ),
+    Mutation(
+        "a key is free too early: a failed message does not hold it",
+        "board.py",
+        'return row.state is not State.PARKED or self.settings.on_park == "block"',
+        "return row.state is not State.RETRYING",
+    ),
+    Mutation(
+        "a settled message lets a follower go that stored rows come before",
+        "board.py",
+        "if key in self.keys.stored and (following is None or following.row is None):",
+        "if key in self.keys.stored and following is None:",
+    ),
+    Mutation(
+        "a follower for which there may be no row is forgotten",
+        "ledger.py",
+        "return entry.row is not None and entry.place not in (ASIDE, OPEN, GUARDED)",
+        "return entry.place not in (ASIDE, OPEN, GUARDED)",
+    ),
+    Mutation(
+        "a head's first follower is lost when it leaves memory",
+        "board.py",
+        "            self.keys.rebuild(key, [])\n            self.hold(key)\n",
+        "            self.keys.heads.pop(key, None)\n            self.hold(key)\n",
+    ),
+    Mutation(
+        "a row runs before it is due",
+        "board.py",
+        "return row.due is None or row.due <= now",
+        "return True",
+    ),
+    Mutation(
+        "a row that is due is not awaited",
+        "ledger.py",
+        "                self.look_at(step.move.row.due)\n",
+        "                pass\n",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "a poke is forgotten when an answer comes",
+        "ledger.py",
+        "            self._look_later = min(due, self._look_later)\n",
+        "            pass\n",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "an attempt is not counted",
+        "attempts.py",
+        "attempts, total = row.attempts + more, row.total + more",
+        "attempts, total = row.attempts, row.total",
+        ("local",),
+    ),
+    Mutation(
+        "a message is tried once too often",
+        "retry.py",
+        "if attempts >= self.attempts:",
+        "if attempts > self.attempts:",
+        ("local",),
+    ),
+    Mutation(
+        "a claim is not checked: whoever had it before may settle",
+        "claims.py",
+        "if entry.delivery is not delivery or (",
+        "if entry.delivery is None or (",
+        ("local",),
+    ),
+    Mutation(
+        "a delivery times out while its transaction commits",
+        "claims.py",
+        "(self._overdue if timed[2] in self._committing else found).append(timed[2])",
+        "found.append(timed[2])",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "a transaction settles what a person has changed",
+        "ledger.py",
+        "Move.of(row.position, row, None, required=True)",
+        "Move.of(row.position, row, None)",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "nothing says that a message runs, after an owner vanished",
+        "board.py",
+        "if self.guards_left or self.settings.track_all:",
+        "if self.settings.track_all:",
+        ("local",),
+    ),
+    Mutation(
+        "what ran when a process vanished is not counted",
+        "ledger.py",
+        "counted = 1 if entry.suspect else 0",
+        "counted = 0",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "what ran when a process vanished does not run alone",
+        "lane.py",
+        "if self._breaker.stalled or self.suspects:",
+        "if self._breaker.stalled:",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "more than one is tried while stalled",
+        "breaker.py",
+        "return self.probe is None and now >= self.probe_at",
+        "return now >= self.probe_at",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "a success does not end a stall",
+        "ledger.py",
+        "            self._breaker.succeeded()\n",
+        "            pass\n",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "waiting rows have no limit",
+        "ledger.py",
+        "_Allowance(board.settings.max_waiting - self._counts.waiting)",
+        "_Allowance(board.settings.max_waiting)",
+    ),
+    Mutation(
+        "a message that a person skipped is handed out",
+        "board.py",
+        "if row.state is not State.SKIPPED or entry.place in (OPEN, GUARDED):",
+        "if True:",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "a release counts what it interrupts as running still",
+        "lane.py",
+        "            self._end_starts(now)\n",
+        "            pass\n",
+        ("local", "ordered"),
+    ),
+    Mutation(
+        "an unrouted row is not brought back",
+        "router.py",
+        "            self._board.keys.unknown[key] = None\n",
+        "            pass\n",
+        ROUTED,
+    ),
+    Mutation(
+        "a new consumer does not look for what waited for it",
+        "router.py",
+        "                self._fall_behind(group, 0, None)\n",
+        "                pass\n",
+        ROUTED,
+    ),
+    Mutation(
+        "a capacity is one too large",
+        "member.py",
+        "return self.messages >= self.route.capacity or",
+        "return self.messages > self.route.capacity or",
+        ROUTED,
+    ),
+    Mutation(
+        "messages spill over to a lower priority when the higher is full",
+        "routes.py",
+        "return self._index.first(message.properties)",
+        "return next((g for g in sorted(self._groups.values(), key=lambda g: (not g.has_room, -g.priority))"
+        " if g.filter is None or g.filter.matches(message.properties)), None)",
+        ROUTED,
+    ),
+    Mutation(
+        "who came later goes first at equal priority",
+        "routes.py",
+        "arrival=group.members[0].rank",
+        "arrival=tuple(-number for number in group.members[0].rank)",
+        ROUTED,
+    ),
+    Mutation(
+        "what a consumer had when it vanished is not counted",
+        "lane.py",
+        "if delivery.entry.place == OPEN], now,",
+        "if delivery.entry.place == GUARDED], now,",
+        ROUTED,
+    ),
+    Mutation(
+        "a consumer's budget is not given back",
+        "claims.py",
+        "            self._routes.closed(delivery)\n",
+        "            pass\n",
+        ROUTED,
+    ),
+    Mutation(
+        "what waits for a pinned member is not looked at when it has room",
+        "pinned.py",
+        "        self._roomy += 1\n        self._show_head(member)\n",
+        "        self._roomy += 1\n",
+        ("pinned",),
+    ),
+)
+
+
+def mutated(mutation: Mutation | None, path: Path) -> Path:
+    """A copy of the package with a mistake in it."""
+    source = path / "src"
+    shutil.copytree(
+        Path(milepost.__file__).parent, source / "milepost", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    if mutation is not None:
+        file = source / "milepost" / "dispatch" / mutation.file
+        text = file.read_text()
+        assert text.count(mutation.original) == 1, (
+            f"{mutation.file} has no longer, or not once:\n{mutation.original}"
+        )
+        file.write_text(text.replace(mutation.original, mutation.mistaken))
+    return source
+
+
+def simulated(source: Path, kind: str) -> subprocess.CompletedProcess[str]:
+    """The simulation on a copy of the package."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(TESTS)])}
+    command = [sys.executable, "-m", "dispatch.simulation", "check", kind, "0", str(SCHEDULES)]
+    return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.breaks)
+def test_the_simulation_finds_it_when(mutation: Mutation, tmp_path: Path) -> None:
+    source = mutated(mutation, tmp_path)
+    assert any(simulated(source, kind).returncode for kind in mutation.kinds), "the simulation found nothing wrong"
+
+
+def test_the_simulation_runs_on_the_copy_and_finds_nothing_in_a_true_one(tmp_path: Path) -> None:
+    source = mutated(None, tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(source)}
+    command = [sys.executable, "-c", "import milepost; print(milepost.__file__)"]
+    where = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    assert where.startswith(str(source))
+    found = simulated(source, "ordered")
+    assert (found.returncode, found.stderr) == (0, ""), found.stdout

@@ -1,0 +1,302 @@
+"""Subscriptions that run: on a real PostgreSQL, from append to handler."""
+
+import asyncio
+import threading
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from milepost import Message, Milepost, NewMessage
+from milepost.dispatch import Retry
+from milepost.engine.context import Context
+from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from support import MakeMilepost, qualified
+
+SOON = Retry(attempts=3, delay=0.01, jitter=0)
+
+
+async def rows(mp: Milepost) -> list[tuple[Any, ...]]:
+    """What is stored of messages that need attention: position, state, attempts, reason."""
+    statement = qualified('select "position", state, attempts, reason from {}.deliveries order by 1', mp)
+    return list(await mp.log.database.execute(statement, {}))
+
+
+async def fill(mp: Milepost, count: int, streams: int = 5) -> None:
+    for number in range(count):
+        await mp.append(f"order-{number % streams}", NewMessage("placed", number, properties={"n": number}))
+
+
+async def test_every_matching_message_is_handled_once(mp: Milepost) -> None:
+    seen = []
+
+    @mp.subscription("all", category="order", where="n >= 10")
+    async def handle(message: Message[Any]) -> None:
+        seen.append(message.data)
+
+    await fill(mp, 50)
+    await mp.append("other-1", NewMessage("placed", 99, properties={"n": 99}))
+    report = await mp.run_until_idle()
+    assert sorted(seen) == list(range(10, 50))
+    assert report["all"].handled == 40
+    assert (await mp.run_until_idle())["all"].handled == 0
+
+
+async def test_the_messages_of_a_stream_are_handled_in_order_and_never_two_at_once(mp: Milepost) -> None:
+    seen: dict[str, list[int]] = defaultdict(list)
+    running: set[str] = set()
+
+    @mp.subscription("slow", category="order", lanes=3)
+    async def handle(message: Message[Any]) -> None:
+        assert message.stream not in running
+        running.add(message.stream)
+        await asyncio.sleep(0)
+        running.remove(message.stream)
+        seen[message.stream].append(message.version)
+
+    await fill(mp, 200, streams=7)
+    await mp.run_until_idle()
+    assert len(seen) == 7
+    assert all(versions == list(range(1, len(versions) + 1)) for versions in seen.values())
+
+
+async def test_keys_run_side_by_side_up_to_the_concurrency(make_mp: MakeMilepost) -> None:
+    mp = make_mp(concurrency=4)
+    running = most = 0
+
+    @mp.subscription("wide", category="order")
+    async def handle(message: Message[Any]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    async with mp:
+        await fill(mp, 40, streams=20)
+        await mp.run_until_idle()
+    assert most == 4
+
+
+async def test_a_payload_is_decoded_and_other_types_pass(mp: Milepost) -> None:
+    seen = []
+
+    @mp.message()
+    @dataclass
+    class Placed:
+        order: int
+
+    @mp.subscription("placed", category="order")
+    async def handle(event: Placed, context: Context) -> None:
+        seen.append((event, context.attempt))
+
+    await mp.append("order-1", [Placed(1), NewMessage("else"), Placed(2)])
+    await mp.run_until_idle()
+    assert seen == [(Placed(1), 1), (Placed(2), 1)]
+
+
+async def test_a_plain_function_runs_in_a_thread(mp: Milepost) -> None:
+    threads = set()
+
+    @mp.subscription("plain", category="order")
+    def handle(message: Message[Any]) -> None:
+        threads.add(threading.current_thread())
+
+    await fill(mp, 10)
+    assert (await mp.run_until_idle())["plain"].handled == 10
+    assert threading.main_thread() not in threads
+
+
+async def test_a_batch_handler_gets_lists(mp: Milepost) -> None:
+    batches = []
+
+    @mp.subscription("batches", category="order", batch=10, lanes=1)
+    async def handle(messages: list[Message[Any]]) -> None:
+        batches.append(len(messages))
+
+    await fill(mp, 100, streams=100)
+    await mp.run_until_idle()
+    assert sum(batches) == 100
+    assert max(batches) == 10
+
+
+async def test_a_failed_message_is_tried_again_and_then_parked_with_its_error(mp: Milepost) -> None:
+    attempts = []
+
+    @mp.subscription("failing", category="order", retry=SOON)
+    async def handle(message: Message[Any], context: Context) -> None:
+        attempts.append(context.attempt)
+        raise ValueError("no such customer")
+
+    await mp.append("order-1", NewMessage("placed"))
+    async with mp.running():
+        while not [row for row in await rows(mp) if row[1] == "parked"]:
+            await asyncio.sleep(0.01)
+    assert attempts == [1, 2, 3]
+    assert await rows(mp) == [(1, "parked", 3, "ValueError: no such customer")]
+
+
+async def test_a_failed_message_holds_its_key_and_no_other(mp: Milepost) -> None:
+    seen = []
+
+    @mp.subscription("failing", category="order")
+    async def handle(message: Message[Any]) -> None:
+        if message.stream == "order-0":
+            raise ValueError
+        seen.append(message.stream)
+
+    await fill(mp, 20, streams=4)
+    report = await mp.run_until_idle(errors="park")
+    assert report["failing"].failed == 1
+    assert set(seen) == {"order-1", "order-2", "order-3"}
+    assert [row[1] for row in await rows(mp)] == ["parked"] + ["waiting"] * 4
+
+
+async def test_an_error_of_a_handler_is_raised(mp: Milepost) -> None:
+    @mp.subscription("failing", category="order")
+    async def handle(message: Message[Any]) -> None:
+        raise KeyError("what")
+
+    await fill(mp, 1)
+    with pytest.raises(KeyError, match="what"):
+        await mp.run_until_idle()
+
+
+async def test_a_handler_parks_skips_and_postpones(mp: Milepost) -> None:
+    postponed: list[int] = []
+
+    @mp.subscription("choosy", category="order")
+    async def handle(message: Message[Any], context: Context) -> None:
+        match message.data:
+            case 0:
+                raise Park("not now")
+            case 1:
+                raise Skip("never")
+            case 2:
+                postponed.append(context.attempt)
+                if len(postponed) < 3:
+                    raise RetryLater(0.01, count=False)
+
+    await fill(mp, 4, streams=4)
+    async with mp.running():
+        while len(postponed) < 3:
+            await asyncio.sleep(0.01)
+    assert postponed == [1, 1, 1]
+    assert await rows(mp) == [(1, "parked", 1, "not now")]
+
+
+async def test_a_batch_says_which_of_it_failed(mp: Milepost) -> None:
+    @mp.subscription("batches", category="order", batch=10)
+    async def handle(messages: list[Message[Any]]) -> None:
+        raise Failed({message.position: Park("odd") for message in messages if message.data % 2})
+
+    await fill(mp, 10, streams=10)
+    report = await mp.run_until_idle()
+    assert report["batches"].handled == 5
+    assert [row[1] for row in await rows(mp)] == ["parked"] * 5
+
+
+async def test_a_payload_that_does_not_fit_is_parked_and_holds_its_key_at_most(mp: Milepost) -> None:
+    seen = []
+
+    @mp.message("placed")
+    @dataclass
+    class Placed:
+        order: int
+
+    @mp.subscription("typed", category="order")
+    async def handle(event: Placed) -> None:
+        seen.append(event.order)
+
+    await mp.append("order-1", NewMessage("placed", {"order": "x"}))
+    await mp.append("order-2", NewMessage("placed", {"order": 2}))
+    await mp.run_until_idle()
+    assert seen == [2]
+    ((position, state, _, reason),) = await rows(mp)
+    assert (position, state) == (1, "parked")
+    assert "order" in reason
+
+
+async def test_a_handler_that_takes_too_long_has_failed(mp: Milepost) -> None:
+    @mp.subscription("slow", category="order", timeout=0.05, retry=Retry.never)
+    async def handle(message: Message[Any]) -> None:
+        await asyncio.Event().wait()
+
+    await fill(mp, 1)
+    async with mp.running():
+        while not await rows(mp):
+            await asyncio.sleep(0.01)
+    assert await rows(mp) == [(1, "parked", 1, "TimedOut: timed out after 0.05 s")]
+
+
+async def test_new_messages_are_handled_as_they_come(mp: Milepost) -> None:
+    arrived = asyncio.Event()
+
+    @mp.subscription("live", category="order", start="now")
+    async def handle(message: Message[Any]) -> None:
+        assert message.data == "new"
+        arrived.set()
+
+    await mp.append("order-1", NewMessage("placed", "old"))
+    async with mp.running():
+        while not await mp.log.database.execute(qualified("select 1 from {}.cursors", mp), {}):
+            await asyncio.sleep(0.01)
+        await mp.append("order-1", NewMessage("placed", "new"))
+        async with asyncio.timeout(10):
+            await arrived.wait()
+
+
+async def test_what_a_handler_appends_is_handled_too(mp: Milepost) -> None:
+    seen = []
+
+    @mp.subscription("chain", category="order")
+    async def handle(message: Message[Any]) -> None:
+        seen.append(message.data)
+        if message.data < 5:
+            await mp.append(message.stream, NewMessage("placed", message.data + 1))
+
+    await mp.append("order-1", NewMessage("placed", 1))
+    await mp.run_until_idle()
+    assert seen == [1, 2, 3, 4, 5]
+
+
+async def test_several_subscriptions_are_independent(mp: Milepost) -> None:
+    seen: dict[str, int] = defaultdict(int)
+
+    @mp.subscription("good", category="order")
+    async def good(message: Message[Any]) -> None:
+        seen["good"] += 1
+
+    @mp.subscription("bad", category="order")
+    async def bad(message: Message[Any]) -> None:
+        raise ValueError
+
+    await fill(mp, 30)
+    await mp.run_until_idle(errors="park")
+    assert seen["good"] == 30
+
+
+async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(make_mp: MakeMilepost) -> None:
+    seen: dict[int, list[int]] = defaultdict(list)
+    programs = [make_mp() for _ in range(2)]
+
+    def declare(number: int, mp: Milepost) -> None:
+        @mp.subscription("shared", category="order", lanes=8)
+        async def handle(message: Message[Any]) -> None:
+            seen[number].append(message.position)
+
+    for number, mp in enumerate(programs):
+        declare(number, mp)
+    one, two = programs
+    async with one.running(), two.running():
+        held = qualified("select count(distinct owner), count(*) filter (where owner is null) from {}.lanes", one)
+        async with asyncio.timeout(30):
+            while list(await one.log.database.execute(held, {})) != [(2, 0)]:
+                await asyncio.sleep(0.05)
+        await fill(one, 400, streams=50)
+        async with asyncio.timeout(30):
+            while sum(map(len, seen.values())) < 400:
+                await asyncio.sleep(0.05)
+    assert len(seen) == 2
+    assert sorted(seen[0] + seen[1]) == list(range(1, 401))

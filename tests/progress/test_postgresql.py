@@ -1,0 +1,374 @@
+"""Progress in PostgreSQL: what only a database with other sessions in it can get wrong, and what it costs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import psycopg
+import pytest
+
+from milepost.dispatch import Cursor, Move, Tally, Write
+from milepost.errors import SchemaMismatch, Unavailable
+from milepost.log.database import Connection, Database
+from milepost.progress.postgresql import PostgresProgress
+from milepost.progress.protocol import RolledBack, Stale
+from progress.keepers import PostgresKeeper
+from progress.lanes import Owner, asking, definition, held_positions, row, taken
+
+
+@pytest.fixture(params=["embedded", "postgresql_15"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Each of the servers in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+async def owner(postgres: PostgresKeeper) -> Owner:
+    """The owner of lane 0 of a new subscription."""
+    return Owner(postgres.progress, await taken(postgres.progress))
+
+
+def at(position: int) -> Write:
+    """A write of a cursor and nothing else."""
+    return Write(Cursor(position), (), Tally(1))
+
+
+@asynccontextmanager
+async def transaction(postgres: PostgresKeeper, isolation: str = "read committed") -> AsyncIterator[Connection]:
+    """A transaction of a handler's, which is rolled back unless it commits."""
+    async with await postgres.connect() as connection:
+        await connection.execute(f"set transaction isolation level {isolation}".encode())
+        await connection.execute("select 1")
+        yield connection
+        await connection.rollback()
+
+
+async def test_a_schema_without_progress(database_url: str, schema: str) -> None:
+    database = Database(database_url, pool_size=1)
+    await database.open()
+    with pytest.raises(SchemaMismatch):
+        await PostgresProgress(database, schema).open()
+    await database.close()
+
+
+class TestRevisions:
+    async def test_old_ones_go(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        for position in range(500):
+            await owner.swap(at(position))
+        [[lowest, highest, taken_ones]] = await postgres.run(
+            "select min(revision) filter (where taken is null), max(revision), count(taken) from {}.cursors "
+            "where lane = 0"
+        )
+        assert highest == owner.held.revision
+        assert lowest > highest - 64
+        assert taken_ones == 1
+
+    async def test_what_began_an_epoch_goes_after_a_day(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        for _ in range(20):
+            await postgres.progress.take(owner.held.subscription, [0])
+        count = "select count(*) from {}.cursors where lane = 0"
+        assert await postgres.run(count) == [(21,)]
+        await postgres.advance(25 * 3600)
+        [held] = await postgres.progress.take(owner.held.subscription, [0])
+        assert await postgres.run(count) == [(1,)]
+        await Owner(postgres.progress, held).swap(at(3))
+
+    async def test_a_write_that_was_lost_with_a_crash(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """Without synchronous commit the last revisions may be gone: who goes on from there would skip rows."""
+        await owner.swap(at(1))
+        await owner.add(row(7))
+        await postgres.run("delete from {}.cursors where revision = %(last)s", last=owner.held.revision)
+        with pytest.raises(Stale):
+            await owner.swap(at(9))
+        with pytest.raises(Stale):
+            await owner.add(row(10))
+
+    async def test_two_takers_at_once(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        others = [await postgres.another() for _ in range(4)]
+        for _ in range(10):
+            found = await asyncio.gather(*(other.take(owner.held.subscription, [0, 1]) for other in others))
+            lanes = [(held.lane, held.revision) for all_ in found for held in all_]
+            assert len(set(lanes)) == len(lanes)
+            held = [one for all_ in found for one in all_ if one.lane == 0]
+            assert held
+            newest = max(one.revision for one in held)
+            for one in held:
+                if one.revision < newest:
+                    with pytest.raises(Stale):
+                        await Owner(postgres.progress, one).swap(at(5))
+            await Owner(postgres.progress, max(held, key=lambda one: one.revision)).swap(at(6))
+
+    async def test_an_owner_and_a_taker_at_once(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """Whatever the order, what the owner was told to be written is what the taker finds."""
+        other = await postgres.another()
+        for position in range(1, 30):
+            moves = (Move(position, None, row(position)),)
+            writing = asyncio.create_task(owner.swap(Write(Cursor(position), moves, Tally(1))))
+            [held] = await other.take(owner.held.subscription, [0])
+            await asyncio.wait([writing])
+            wrote = not isinstance(writing.exception(), Stale)
+            assert (held.state.cursor == Cursor(position)) is wrote
+            rows = await postgres.run("select 1 from {}.deliveries where position = %(at)s", at=position)
+            assert bool(rows) is wrote
+            owner = Owner(postgres.progress, held)
+
+
+class TestTransactions:
+    async def test_an_exchange_is_part_of_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        before = owner.held
+        for write in (at(5), Write(Cursor(6), (Move(6, None, row(6)),), Tally(0, 1))):
+            async with transaction(postgres) as connection:
+                await owner.swap(write, connection=connection)
+            owner.held = before
+        async with transaction(postgres) as connection:
+            await owner.swap(Write(Cursor(7), (Move(7, None, row(7)),), Tally(1)), connection=connection)
+            await connection.commit()
+        answer = await owner.ask(keys=["k"])
+        assert (held_positions(answer), answer.streak) == ({"k": ([7], False)}, 0)
+
+    async def test_what_was_taken_is_refused_in_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        await postgres.progress.take(owner.held.subscription, [0])
+        for write in (at(5), Write(Cursor(6), (Move(6, None, row(6)),), Tally(0, 1))):
+            async with transaction(postgres) as connection:
+                with pytest.raises(Stale):
+                    await owner.swap(write, connection=connection)
+
+    async def test_a_required_row_in_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        async with transaction(postgres) as connection:
+            with pytest.raises(RolledBack):
+                await owner.move(Move(3, 1, None, required=True), connection=connection)
+
+    @pytest.mark.parametrize("plain", [True, False])
+    async def test_an_old_snapshot_does_not_hide_who_took_the_lane(
+        self, postgres: PostgresKeeper, owner: Owner, plain: bool
+    ) -> None:
+        """It shows the old revision as the newest; what has been cleaned since would let a stale write through."""
+        async with transaction(postgres, "repeatable read") as connection:
+            [held] = await postgres.progress.take(owner.held.subscription, [0])
+            new = Owner(postgres.progress, held)
+            for position in range(200):
+                await new.swap(at(position))
+            with pytest.raises(Stale):
+                await owner.swap(at(5) if plain else Write(Cursor(5), (), Tally(0, 1)), connection=connection)
+
+    async def test_who_is_writing_is_not_waited_for(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        subscription = owner.held.subscription
+        async with transaction(postgres) as connection:
+            await owner.swap(at(5), connection=connection)
+            began = perf_counter()
+            held = await postgres.progress.take(subscription, [0, 1])
+            assert [one.lane for one in held] == [1]
+            assert perf_counter() - began < 5
+        assert [one.lane for one in await postgres.progress.take(subscription, [0])] == [0]
+
+    async def test_a_person_who_is_at_it_comes_first(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        await owner.add(row(1, "parked"), row(2, "parked"))
+        async with transaction(postgres) as person:
+            change = "update {}.deliveries set state = 'skipped', revision = revision + 1 where position = 1"
+            await person.execute(postgres.qualified(change).encode())
+            waiting = asyncio.create_task(owner.move(Move(1, 1, None), Move(2, 1, None)))
+            await blocked(postgres)
+            await person.commit()
+            assert list((await waiting).moved) == [False, True]
+
+    async def test_a_lost_connection(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """What came of the exchange is unknown."""
+        await owner.add(row(1))
+        async with transaction(postgres) as person:
+            await person.execute(postgres.qualified("select from {}.deliveries for update").encode())
+            waiting = asyncio.create_task(owner.move(Move(1, 1, None)))
+            [pid] = await blocked(postgres)
+            await postgres.run("select pg_terminate_backend(%(pid)s::integer, 5000)", pid=pid)
+            with pytest.raises(Unavailable):
+                await waiting
+
+    async def test_a_statement_that_took_too_long_is_rolled_back_for_certain(
+        self, postgres: PostgresKeeper, owner: Owner
+    ) -> None:
+        await owner.add(row(1))
+        async with transaction(postgres) as person:
+            await person.execute(postgres.qualified("select from {}.deliveries for update").encode())
+            waiting = asyncio.create_task(owner.move(Move(1, 1, None)))
+            [pid] = await blocked(postgres)
+            await postgres.run("select pg_cancel_backend(%(pid)s::integer)", pid=pid)
+            with pytest.raises(RolledBack):
+                await waiting
+        assert list((await owner.move(Move(1, 1, None))).moved) == [True]
+
+
+async def blocked(postgres: PostgresKeeper) -> list[int]:
+    """The processes that wait for a lock, once there are any."""
+    async with asyncio.timeout(10):
+        while True:
+            rows = await postgres.run(
+                "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like %(schema)s",
+                schema=f"%{postgres.schema}%",
+            )
+            if rows:
+                return [row[0] for row in rows]
+
+
+class TestCounts:
+    async def test_lanes_that_write_at_once(self, postgres: PostgresKeeper) -> None:
+        """Each adds what it changed; nobody waits for the others, and the sum is right."""
+        [opened] = await postgres.progress.declare([definition(lanes=6)])
+        owners = [
+            Owner(await postgres.another(), held) for held in await postgres.progress.take(opened.id, range(6))
+        ]
+
+        async def work(lane: int, owner: Owner) -> None:
+            for number in range(60):
+                position = 1000 * lane + number
+                await owner.add(row(position, "waiting" if number % 2 else "retrying"))
+                if number % 3 == 0:
+                    await owner.move(Move(position, 1, None))
+
+        await asyncio.gather(*(work(lane, owner) for lane, owner in enumerate(owners)))
+        counts = (await owners[0].ask(due=True)).counts
+        rows = await postgres.run("select state, count(*) from {}.deliveries group by state")
+        assert dict(rows) == {"waiting": counts.waiting, "retrying": counts.retrying}
+        [[folded]] = await postgres.run("select count(*) from {}.counts")
+        assert folded < 200
+
+    async def test_rows_of_many_subscriptions(self, postgres: PostgresKeeper) -> None:
+        """A person may change rows of several with one statement."""
+        owners = [Owner(postgres.progress, await taken(postgres.progress, name=name)) for name in "ab"]
+        for number, owner in enumerate(owners):
+            await owner.add(row(1), row(2, "parked"), *(row(n) for n in range(3, 3 + number)))
+        await postgres.run("update {}.deliveries set state = 'retrying' where position <= 2")
+        found = [(await owner.ask(due=True)).counts for owner in owners]
+        assert [(counts.waiting, counts.retrying) for counts in found] == [(0, 2), (1, 2)]
+
+
+async def test_a_healthy_exchange_leaves_the_subscription_alone(postgres: PostgresKeeper, owner: Owner) -> None:
+    """A row that each lane updates at each write is where they would wait for each other."""
+    version = "select ctid::text, xmin::text, xmax::text from {}.subscriptions"
+    before = await postgres.run(version)
+    await owner.swap(at(5))
+    await owner.add(row(1), succeeded=5)
+    await owner.swap(at(6), asking(keys=["k"]))
+    assert await postgres.run(version) == before
+    await owner.add(row(2, "retrying"), failed=1)
+    assert await postgres.run(version) != before
+
+
+class TestCosts:
+    """With 100,000 rows of a kind an exchange reads a few blocks, also by plans from when there were none."""
+
+    async def blocks(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> int:
+        text: Any = "explain (analyze, buffers, format json) " + statement
+        found = await (await connection.execute(text, parameters)).fetchone()
+        assert found is not None
+        plan = found[0][0]["Plan"]
+        return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+    def parameters(self, owner: Owner, moves: list[dict[str, Any]] | None, **question: Any) -> dict[str, Any]:
+        held = owner.held
+        ask = msgspec.json.encode(asking(**question)).decode() if question else None
+        return {
+            "subscription": held.subscription,
+            "lane": held.lane,
+            "epoch": held.epoch,
+            "revision": held.revision,
+            "writes": moves is not None,
+            "position": 1,
+            "ahead": [],
+            "moves": None if moves is None else msgspec.json.encode(moves).decode(),
+            "succeeded": 0,
+            "failed": 0,
+            "released": False,
+            "ask": ask,
+            "stall_after": 1000,
+            "continues": False,
+        }
+
+    async def test_hundreds_of_thousands_of_rows(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        progress = postgres.progress
+        assert isinstance(progress, PostgresProgress)
+        exchange = progress._statements.get("exchange")
+        cursor = progress._statements.get("write_cursor")
+        fields = {
+            "state": "waiting",
+            "key": "n",
+            "since": 1.0,
+            "attempts": 0,
+            "total": 0,
+            "reason": "",
+            "error": "",
+        }
+        moves: list[dict[str, Any]] = [
+            {"position": 10, "replaces": 1, "row": {**fields, "revision": 2, "size": 1}, "required": False},
+            {"position": 20, "replaces": 1, "row": None, "required": False},
+            {
+                "position": 9_999_999,
+                "replaces": None,
+                "row": {**fields, "revision": 1, "size": 1},
+                "required": False,
+            },
+        ]
+        questions: list[tuple[str, list[dict[str, Any]] | None, dict[str, Any], int]] = [
+            (exchange, None, {"keys": ["hot"], "per_key": 10}, 60),
+            (exchange, None, {"keys": [f"p{n}" for n in range(50)], "per_key": 1}, 700),
+            (exchange, None, {"due": True}, 200),
+            (exchange, None, {"heads_after": ""}, 5000),
+            (exchange, None, {"heads_after": "s"}, 60),
+            (exchange, None, {"unrouted_after": 0, "unrouted_limit": 10}, 60),
+            (exchange, None, {"unrouted_after": 0, "unrouted_limit": 10, "routes": frozenset({"q"})}, 60),
+            (exchange, moves, {}, 120),
+            (cursor, moves, {}, 40),
+        ]
+        async with await psycopg.AsyncConnection.connect(postgres.url) as connection:
+            # Plans are made, and kept, while there are no rows.
+            for statement, moved, question, _ in questions * 7:
+                await self.blocks(connection, statement, self.parameters(owner, moved, **question))
+                await connection.rollback()
+            await self.fill(connection, postgres.schema, owner.held.subscription)
+            await connection.commit()
+            for statement, moved, question, most in questions:
+                found = await self.blocks(connection, statement, self.parameters(owner, moved, **question))
+                await connection.rollback()
+                assert found <= most, (statement, question)
+
+    async def fill(self, connection: Connection, schema: str, subscription: int) -> None:
+        """Many that wait for one key, many keys with a parked head, many that are due, many unrouted."""
+        kinds = [
+            ("waiting", "'hot'", "null", "null"),
+            ("parked", "'p' || n", "null", "null"),
+            ("retrying", "'r' || n", "to_timestamp(1000 + n)", "null"),
+            ("unrouted", "null", "null", "'full'"),
+            ("unrouted", "null", "null", "'q'"),
+        ]
+        for number, (state, key, due, route) in enumerate(kinds):
+            await connection.execute(
+                f"""
+                insert into "{schema}".deliveries
+                    (subscription, position, lane, attempts, total, size, revision, since, state, key, due, route)
+                select %s, {number} * 100000 + n, 0, 0, 0, 1, 1, now(), '{state}', {key}, {due}, {route}
+                from generate_series(1, {5 if route == "'q'" else 100_000}) n
+                """.encode(),
+                [subscription],
+            )
+
+    async def test_a_snapshot_held_open(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """Nothing that was removed is walked past."""
+        progress = postgres.progress
+        assert isinstance(progress, PostgresProgress)
+        statement = progress._statements.get("write_cursor")
+        take = postgres.qualified("select {}.take(%(subscription)s, '{{0}}')")
+        async with transaction(postgres, "repeatable read"), await postgres.connect() as connection:
+            for _ in range(200):
+                await owner.swap(at(1))
+            before = await self.blocks(connection, statement, self.parameters(owner, []))
+            await connection.rollback()
+            taking = await self.blocks(connection, take, {"subscription": owner.held.subscription})
+            await connection.rollback()
+            for _ in range(3000):
+                await owner.swap(at(1))
+            after = await self.blocks(connection, statement, self.parameters(owner, []))
+            await connection.rollback()
+            assert after <= before + 10
+            assert await self.blocks(connection, take, {"subscription": owner.held.subscription}) <= taking + 10

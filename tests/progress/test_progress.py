@@ -1,0 +1,438 @@
+"""Progress: subscriptions, ownership, cursors and rows, the same whatever keeps them."""
+
+import asyncio
+
+import pytest
+
+from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Tally, Write
+from milepost.dispatch.breaker import judged
+from milepost.progress.protocol import Bare, RolledBack, Stale
+from progress.keepers import Keeper
+from progress.lanes import STALL_AFTER, Owner, asking, definition, held_positions, positions, row, taken
+
+
+@pytest.fixture
+async def owner(keeper: Keeper) -> Owner:
+    """The owner of lane 0 of a new subscription."""
+    return Owner(keeper.progress, await taken(keeper.progress))
+
+
+class TestDeclare:
+    async def test_what_is_new_is_created_where_it_starts(self, keeper: Keeper) -> None:
+        start = Cursor(70, ((72, 75), (90, 90)))
+        [opened] = await keeper.progress.declare([definition(lanes=3, start=start)])
+        assert (opened.created, opened.number, opened.lanes, opened.status, opened.changed) == (
+            True,
+            1,
+            3,
+            "running",
+            None,
+        )
+        held = await keeper.progress.take(opened.id, [2, 0, 1])
+        assert [(one.lane, one.state.cursor) for one in held] == [(0, start), (1, start), (2, start)]
+
+    async def test_what_is_known_is_told_in_the_order_of_the_question(self, keeper: Keeper) -> None:
+        first = await keeper.progress.declare([definition("b"), definition("a"), definition("b", group="h")])
+        again = await keeper.progress.declare([definition("b"), definition("a"), definition("b", group="h")])
+        assert [one.id for one in again] == [one.id for one in first]
+        assert len({one.id for one in first}) == 3
+        assert [one.created for one in again] == [False] * 3
+
+    async def test_where_it_begins_is_of_no_account_later(self, keeper: Keeper) -> None:
+        await keeper.progress.declare([definition(start=Cursor(5))])
+        held = await taken(keeper.progress, start=Cursor(9))
+        assert held.state.cursor == Cursor(5)
+
+    async def test_many_processes_at_once(self, keeper: Keeper) -> None:
+        names = [definition(name) for name in "abc"]
+        others = [await keeper.another() for _ in range(5)]
+        found = await asyncio.gather(
+            *(other.declare(names if number % 2 else names[::-1]) for number, other in enumerate(others))
+        )
+        assert len({one.id for opened in found for one in opened}) == 3
+        assert sum(one.created for opened in found for one in opened) == 3
+
+    async def test_renamed(self, keeper: Keeper) -> None:
+        [old] = await keeper.progress.declare([definition("old")])
+        for _ in range(2):
+            [new] = await keeper.progress.declare([definition("new", renamed_from="old")])
+            assert (new.id, new.created) == (old.id, False)
+        [fresh] = await keeper.progress.declare([definition("fresh", renamed_from="nobody")])
+        assert fresh.created
+
+    async def test_a_rename_does_not_take_what_has_the_name(self, keeper: Keeper) -> None:
+        both = await keeper.progress.declare([definition("old"), definition("new")])
+        [new] = await keeper.progress.declare([definition("new", renamed_from="old")])
+        assert new.id == both[1].id
+
+    async def test_what_changed_gets_a_number_and_words(self, keeper: Keeper) -> None:
+        held = await taken(keeper.progress)
+        for lane in (0, 1):
+            [held] = await keeper.progress.take(held.subscription, [lane])
+            await Owner(keeper.progress, held).swap(Write(Cursor(81_244 + lane), (), Tally(1)))
+        [changed] = await keeper.progress.declare([definition(selects="category order")])
+        assert (changed.number, changed.created) == (2, False)
+        assert changed.changed is not None
+        assert "selected everything" in changed.changed
+        assert "now selects category order, from position 81,244 on" in changed.changed
+        [same] = await keeper.progress.declare([definition(selects="category order")])
+        assert (same.number, same.changed) == (2, None)
+        [ordered] = await keeper.progress.declare([definition(selects="category order", orders="customer")])
+        assert ordered.number == 3
+        assert "now orders by customer" in (ordered.changed or "")
+
+    async def test_lanes_stay(self, keeper: Keeper) -> None:
+        await keeper.progress.declare([definition(lanes=2)])
+        [opened] = await keeper.progress.declare([definition(lanes=4)])
+        assert (opened.lanes, opened.number) == (2, 1)
+        assert opened.changed == "it keeps its 2 lanes, not 4"
+
+
+class TestOwnership:
+    async def test_epochs_are_never_the_same(self, keeper: Keeper) -> None:
+        [one, two] = await keeper.progress.declare([definition("a"), definition("b")])
+        held = [
+            *await keeper.progress.take(one.id, [0, 1]),
+            *await keeper.progress.take(two.id, [0]),
+            *await keeper.progress.take(one.id, [0]),
+        ]
+        epochs = [one.epoch for one in held]
+        assert sorted(set(epochs)) == epochs
+        assert held[3].previous == held[0].epoch
+        assert held[3].revision == held[0].revision + 1
+
+    async def test_what_is_not_there_cannot_be_taken(self, keeper: Keeper) -> None:
+        held = await taken(keeper.progress)
+        assert await keeper.progress.take(held.subscription, [2, 99]) == []
+        assert await keeper.progress.take(12345, [0]) == []
+
+    async def test_each_write_is_the_next_revision(self, owner: Owner) -> None:
+        before = owner.held.revision
+        for position in range(200):
+            await owner.swap(Write(Cursor(position), (), Tally(1)))
+        assert owner.held.revision == before + 200
+        await owner.ask(due=True)
+        assert owner.held.revision == before + 200
+
+    async def test_what_was_written_is_found(self, owner: Owner) -> None:
+        cursor = Cursor(2**62, ((2**62 + 2, 2**62 + 9), (2**62 + 11, 2**62 + 11)))
+        await owner.swap(Write(cursor, (), Tally(1)))
+        [held] = await owner.progress.take(owner.held.subscription, [0])
+        assert held.state.cursor == cursor
+
+    async def test_after_another_took_the_lane_nothing_can_be_written(self, keeper: Keeper, owner: Owner) -> None:
+        other = await keeper.another()
+        await owner.add(row(3))
+        [held] = await other.take(owner.held.subscription, [0])
+        with pytest.raises(Stale):
+            await owner.swap(Write(Cursor(9), (), Tally(1)))
+        with pytest.raises(Stale):
+            await owner.move(Move(3, 1, None), Move(4, None, row(4)), failed=1)
+        with pytest.raises(Stale):
+            await owner.ask(keys=["k"])
+        with pytest.raises(Stale):
+            await owner.progress.release(owner.held, None)
+        new = Owner(other, held)
+        answer = await new.ask(keys=["k"])
+        assert (held_positions(answer), answer.streak) == ({"k": ([3], False)}, 0)
+
+    async def test_an_owner_that_comes_back_after_hundreds_of_revisions(self, owner: Owner) -> None:
+        """Old revisions are gone by then; what fenced it is not."""
+        [held] = await owner.progress.take(owner.held.subscription, [0])
+        new = Owner(owner.progress, held)
+        for position in range(300):
+            await new.swap(Write(Cursor(position), (), Tally(1)))
+        with pytest.raises(Stale):
+            await owner.swap(Write(Cursor(9), (), Tally(1)))
+        with pytest.raises(Stale):
+            await owner.add(row(4))
+        assert not (await new.ask(due=True)).rows
+
+    async def test_two_writes_of_one_revision(self, owner: Owner) -> None:
+        """After an unknown outcome the lane is taken again; who goes on as if nothing had happened is refused."""
+        before = owner.held
+        await owner.swap(Write(Cursor(5), (), Tally(1)))
+        again = Owner(owner.progress, before)
+        with pytest.raises(Stale):
+            await again.swap(Write(Cursor(5), (), Tally(1)))
+        with pytest.raises(Stale):
+            await again.add(row(7))
+        await owner.swap(Write(Cursor(6), (), Tally(1)))
+
+    async def test_released_or_vanished(self, owner: Owner) -> None:
+        assert not owner.held.state.unclean
+        await owner.progress.release(owner.held, None)
+        [second] = await owner.progress.take(owner.held.subscription, [0])
+        assert not second.state.unclean
+        [third] = await owner.progress.take(owner.held.subscription, [0])
+        assert third.state.unclean
+        owner = Owner(owner.progress, third)
+        await owner.swap(Write(Cursor(5), (), Tally(1)))
+        [fourth] = await owner.progress.take(owner.held.subscription, [0])
+        assert fourth.state.unclean
+
+    async def test_a_release_writes_what_is_left(self, owner: Owner) -> None:
+        await owner.add(row(3, "running"), row(4))
+        write = Write(
+            Cursor(9), (Move(3, 1, row(3, "retrying", due=5.0, revision=2)), Move(4, 7, None)), Tally(0, 2)
+        )
+        await owner.progress.release(owner.held, Exchange(0.0, write, None))
+        with pytest.raises(Stale):
+            await owner.swap(write)
+        [held] = await owner.progress.take(owner.held.subscription, [0])
+        state = held.state
+        assert (state.cursor, state.unclean, state.rows, state.running) == (Cursor(9), False, True, [])
+        assert (state.counts, state.streak, state.stalled) == (Counts(1, 1, 0), 2, None)
+
+    async def test_a_lane_is_told_what_is_stored_of_it(self, keeper: Keeper, owner: Owner) -> None:
+        """Running rows are those of an owner that vanished."""
+        rows = [row(3, "running", attempts=2, total=5, key=None), row(1, "running"), row(2, "skipped")]
+        await owner.add(*rows, failed=2)
+        [one] = await keeper.progress.take(owner.held.subscription, [0])
+        assert [loaded.row for loaded in one.state.running] == [rows[1], rows[0]]
+        assert (one.state.rows, one.state.streak) == (True, 2)
+        [two] = await keeper.progress.take(owner.held.subscription, [1])
+        assert (two.state.rows, two.state.running, two.state.counts) == (False, [], Counts())
+        assert abs(one.state.now - await keeper.progress.now()) < 60
+
+    async def test_a_skipped_row_alone_is_no_row(self, keeper: Keeper, owner: Owner) -> None:
+        assert not (await owner.add(row(2, "skipped"))).rows
+        [held] = await keeper.progress.take(owner.held.subscription, [0])
+        assert not held.state.rows
+
+    async def test_time(self, keeper: Keeper, owner: Owner) -> None:
+        before = await keeper.progress.now()
+        await keeper.advance(100)
+        exchange = Exchange[Bare](0.0, Write(Cursor(1), (), Tally(1)), None)
+        plain = await keeper.progress.exchange(owner.held, exchange, stall_after=9, on_park="block")
+        asked = await keeper.progress.exchange(
+            plain.held, Exchange(0.0, None, asking(due=True)), stall_after=9, on_park="block"
+        )
+        assert before + 100 <= plain.now <= asked.now <= await keeper.progress.now() < before + 160
+
+
+class TestMoves:
+    async def test_a_row_is_given_back_as_it_was(self, owner: Owner) -> None:
+        full = Row(
+            position=2**60,
+            key="k 🙂",
+            state=State.RETRYING,
+            since=1_700_000_000.123456,
+            attempts=3,
+            total=9,
+            due=1999.25,
+            route="r",
+            reason="it was not to be",
+            error="Traceback…\n\ttab",
+            revision=4,
+        )
+        await owner.add(full, row(5, key=None))
+        answer = await owner.ask(keys=["k 🙂"], due=True)
+        assert answer.held["k 🙂"].rows[0].row == full
+        assert [one.row for one in answer.due] == [full]
+
+    async def test_each_says_whether_it_found_its_revision(self, owner: Owner) -> None:
+        assert (await owner.add(row(1), row(2), row(3))).moved == [True, True, True]
+        answer = await owner.move(
+            Move(1, 1, row(1, "parked", revision=2)),
+            Move(2, 5, None),
+            Move(3, 1, None),
+            Move(4, 1, row(4, revision=2)),
+            Move(1_000, None, row(1_000, "unrouted", revision=1)),
+        )
+        assert list(answer.moved) == [True, False, True, False, True]
+        again = await owner.add(row(1))
+        assert (list(again.moved), again.counts) == ([False], Counts(1, 0, 1))
+
+    async def test_a_person_comes_first(self, keeper: Keeper, owner: Owner) -> None:
+        await owner.add(row(1, "parked"), row(2, "parked"))
+        await keeper.person(owner.held.subscription, 1, State.RETRYING)
+        answer = await owner.move(Move(1, 1, None), Move(2, 1, None))
+        assert (list(answer.moved), answer.counts.retrying) == ([False, True], 1)
+        [loaded] = (await owner.ask(due=True, now=await keeper.progress.now() + 1)).due
+        assert (loaded.row.revision, loaded.row.state) == (2, State.RETRYING)
+
+    async def test_what_is_required_is_done_or_nothing_is(self, keeper: Keeper, owner: Owner) -> None:
+        await owner.add(row(1, "running"), row(2, "running"))
+        await keeper.person(owner.held.subscription, 1, State.SKIPPED)
+        moves = (Move(2, 1, None), Move(1, 1, None, required=True), Move(3, None, row(3)))
+        before = owner.held.revision
+        with pytest.raises(RolledBack):
+            await owner.move(*moves, failed=3)
+        assert owner.held.revision == before
+        answer = await owner.move(Move(2, 1, None, required=True))
+        assert (list(answer.moved), answer.streak, answer.counts) == ([True], 0, Counts())
+
+    async def test_questions_see_what_was_written_with_them(self, owner: Owner) -> None:
+        await owner.add(row(1, "retrying", due=1500.0))
+        write = Write(Cursor(9), (Move(1, 1, None), Move(2, None, row(2, "retrying", due=1600.0))), Tally())
+        answer = await owner.swap(write, asking(due=True, keys=["k"]))
+        assert (positions(answer.due), held_positions(answer)) == ([2], {"k": ([2], False)})
+
+    async def test_long_and_impossible_texts_are_cut(self, owner: Owner) -> None:
+        texts = {"reason": "no\0thing" * 5000, "error": "é" * 5000 + "\udc80"}
+        await owner.add(row(1, **texts), row(2, reason="\udc80", error="\0"))
+        one, two = (loaded.row for loaded in (await owner.ask(keys=["k"])).held["k"].rows)
+        assert one.reason == ("nothing" * 5000)[:8192]
+        assert one.error == "é" * 4096
+        assert (two.reason, two.error) == ("?", "")
+
+    @pytest.mark.parametrize("due", [1e30, float("inf")])
+    async def test_a_time_that_is_too_far_ahead(self, owner: Owner, due: float) -> None:
+        await owner.add(row(1, "retrying", due=due))
+        answer = await owner.ask(due=True)
+        assert answer.next_due is not None
+        assert (positions(answer.due), answer.next_due > 1e10) == ([], True)
+
+
+class TestQuestions:
+    async def test_held_keys(self, owner: Owner) -> None:
+        await owner.add(row(1, "parked", "a"), row(2, "waiting", "a"), row(3, "waiting", "a"))
+        await owner.add(row(4, "skipped", "b"), row(5, "running", "c"), row(6, key=None))
+        answer = await owner.ask(keys=["a", "b", "c", "d"], per_key=2)
+        assert held_positions(answer) == {"a": ([1, 2], True), "c": ([5], False)}
+        owner.on_park = "continue"
+        answer = await owner.ask(keys=["a", "b", "c", "d"], per_key=2)
+        assert held_positions(answer) == {"a": ([2, 3], False), "c": ([5], False)}
+
+    async def test_the_keys_of_another_lane_are_not_held(self, keeper: Keeper, owner: Owner) -> None:
+        [held] = await keeper.progress.take(owner.held.subscription, [1])
+        other = Owner(keeper.progress, held)
+        await other.add(row(1, "retrying", due=5.0), row(2, "unrouted"))
+        answer = await owner.ask(keys=["k"], due=True, heads_after="", unrouted_after=0, unrouted_limit=5)
+        assert (answer.held, answer.due, answer.unrouted, answer.rows) == ({}, [], [], False)
+        assert answer.counts == Counts(0, 1, 1)
+        await owner.swap(Write(Cursor(1), (), Tally(1)))
+        assert (await other.ask(keys=["k"])).rows
+
+    async def test_what_is_due(self, owner: Owner) -> None:
+        await owner.add(
+            row(1, "retrying", "a", due=1999.0),
+            row(2, "retrying", "b", due=2000.0),
+            row(3, "retrying", "c", due=2000.5),
+            row(4, "skipped", "d", due=5.0),
+            row(5, "waiting", "a"),
+            row(6, "retrying", None, due=7.0),
+            row(7, "retrying", "e", due=2100.0),
+        )
+        answer = await owner.ask(due=True)
+        assert positions(answer.due) == [1, 2, 4, 6]
+        assert answer.next_due == 2000.5
+        assert held_positions(answer) == {"a": ([1], True), "b": ([2], False)}
+        assert (await owner.ask(keys=["b"])).next_due is None
+
+    async def test_the_earliest_of_many_that_are_due(self, owner: Owner) -> None:
+        await owner.add(*(row(n, "retrying", None, due=1000.0 - n) for n in range(1, 8)))
+        answer = await owner.ask(due=True, limit=3)
+        assert (positions(answer.due), answer.next_due) == ([5, 6, 7], 996.0)
+        nothing = await owner.ask(due=True, limit=0)
+        assert (positions(nothing.due), nothing.next_due) == ([], 993.0)
+
+    async def test_what_the_lane_has_in_memory_is_not_due(self, owner: Owner) -> None:
+        await owner.add(*(row(n, "retrying", None, due=1000.0 + n) for n in range(1, 5)))
+        answer = await owner.ask(due=True, limit=1, holding={1: 1, 2: 7, 3: 1})
+        assert (positions(answer.due), answer.next_due) == ([2], 1004.0)
+
+    async def test_a_key_that_is_due_and_asked_for(self, owner: Owner) -> None:
+        await owner.add(row(1, "retrying", due=1999.0), row(2), row(3))
+        answer = await owner.ask(due=True, keys=["k"], per_key=2)
+        assert held_positions(answer) == {"k": ([1, 2], True)}
+
+    async def test_heads(self, owner: Owner) -> None:
+        await owner.add(
+            row(1, "parked", "a"), row(2, "waiting", "a"), row(3, "waiting", "b"), row(4, "waiting", "b")
+        )
+        await owner.add(row(5, "retrying", "c", due=9999.0), row(6, "waiting", "c"), row(7, "skipped", "d"))
+        await owner.add(row(8, "waiting", "d"), row(9, "waiting", "Ω"), row(10, "waiting", None))
+        answer = await owner.ask(heads_after="")
+        assert held_positions(answer) == {"b": ([3], True), "d": ([8], False), "Ω": ([9], False)}
+        assert answer.heads_end is None
+        some = await owner.ask(heads_after="", limit=2)
+        assert (list(some.held), some.heads_end) == (["b", "d"], "d")
+        rest = await owner.ask(heads_after="d", limit=2)
+        assert (list(rest.held), rest.heads_end) == (["Ω"], None)
+        owner.on_park = "continue"
+        assert "a" in (await owner.ask(heads_after="")).held
+
+    async def test_unrouted(self, owner: Owner) -> None:
+        await owner.add(*(row(n, "unrouted", None, route="r" if n % 2 else None) for n in range(1, 8)))
+        await owner.add(row(8, "unrouted", None, route="s"), row(9, "waiting", None, route="r"))
+        answer = await owner.ask(unrouted_after=2, unrouted_limit=3, holding={4: 1, 5: 2})
+        assert (positions(answer.unrouted), answer.unrouted_end) == ([3, 5, 6], 6)
+        answer = await owner.ask(unrouted_after=6, unrouted_limit=3)
+        assert (positions(answer.unrouted), answer.unrouted_end) == ([7, 8], None)
+        answer = await owner.ask(unrouted_after=0, unrouted_limit=3, routes=frozenset({"r", "t"}))
+        assert (positions(answer.unrouted), answer.unrouted_end) == ([1, 3, 5], 5)
+        answer = await owner.ask(unrouted_after=5, unrouted_limit=3, routes=frozenset({"r", "s"}))
+        assert (positions(answer.unrouted), answer.unrouted_end) == ([7, 8], None)
+        assert positions((await owner.ask(unrouted_after=0, unrouted_limit=3, routes=frozenset())).unrouted) == []
+
+    async def test_messages_that_are_too_large_together(self, owner: Owner) -> None:
+        """The first is told, and the first of each key that was asked for; the rest later."""
+        await owner.add(*(row(n, "waiting", "a", size=40) for n in range(1, 6)), row(6, "waiting", "b", size=500))
+        await owner.add(row(7, "retrying", None, due=5.0, size=30), row(8, "retrying", None, due=4.0, size=30))
+        await owner.add(row(9, "unrouted", None, size=30), row(10, "unrouted", None, size=30))
+        answer = await owner.ask(keys=["a", "b"], due=True, bytes=100)
+        assert held_positions(answer) == {"a": ([1, 2], True), "b": ([6], False)}
+        assert (positions(answer.due), answer.next_due) == ([], 4.0)
+        answer = await owner.ask(due=True, bytes=30)
+        assert (positions(answer.due), answer.next_due) == ([8], 5.0)
+        assert [one.message.size for one in answer.due] == [30]
+        answer = await owner.ask(unrouted_after=0, unrouted_limit=5, bytes=0)
+        assert (positions(answer.unrouted), answer.unrouted_end) == ([9], 9)
+        answer = await owner.ask(heads_after="", bytes=50, due=True)
+        assert (positions(answer.due), list(answer.held), answer.heads_end) == ([8], [], "")
+        answer = await owner.ask(heads_after="", bytes=50)
+        assert (list(answer.held), answer.heads_end) == (["a"], "a")
+
+    async def test_counts_are_of_all_lanes(self, keeper: Keeper, owner: Owner) -> None:
+        [held] = await keeper.progress.take(owner.held.subscription, [1])
+        other = Owner(keeper.progress, held)
+        await owner.add(row(1), row(2, "retrying"), row(3, "unrouted"), row(4, "parked"), row(5, "skipped"))
+        answer = await other.add(row(6), row(7), row(8, "running"))
+        assert answer.counts == Counts(3, 1, 1)
+        answer = await owner.move(Move(1, 1, row(1, "unrouted", revision=2)), Move(2, 1, None))
+        assert answer.counts == Counts(2, 0, 2)
+        assert (await owner.swap(Write(Cursor(1), (), Tally(1)))).counts == Counts(2, 0, 2)
+
+    async def test_counts_after_many_exchanges(self, owner: Owner) -> None:
+        for n in range(200):
+            answer = await owner.add(row(n, "waiting" if n % 3 else "retrying"))
+        assert answer.counts == Counts(133, 67, 0)
+        answer = await owner.move(*(Move(n, 1, None) for n in range(199)))
+        assert answer.counts == Counts(1, 0, 0)
+
+
+class TestBreaker:
+    @pytest.mark.parametrize("stall_after", [1, 3, 1200])
+    async def test_it_stalls_and_recovers_as_dispatch_says(self, owner: Owner, stall_after: int) -> None:
+        streak, stalled, retrying = 0, None, 0
+        steps = [(0, 1), (0, 0), (0, 2), (1, 1), (1, 0), (0, 1150), (0, 70), (2, 3), (5, 0), (1, 0)]
+        for number, (succeeded, failed) in enumerate(steps):
+            tally = Tally(succeeded, failed)
+            if failed:
+                retrying += 1
+                answer = await owner.add(
+                    row(number, "retrying"), succeeded=succeeded, failed=failed, stall_after=stall_after
+                )
+            else:
+                answer = await owner.swap(Write(Cursor(number), (), tally), stall_after=stall_after)
+            streak, stalled = judged(streak, stalled, tally, retrying, stall_after)
+            assert (answer.streak, answer.stalled) == (streak, stalled)
+
+    async def test_it_is_of_all_lanes(self, keeper: Keeper, owner: Owner) -> None:
+        await owner.add(row(1, "retrying"), failed=3, stall_after=2)
+        [held] = await keeper.progress.take(owner.held.subscription, [1])
+        assert (held.state.streak, held.state.stalled) == (3, "the last 3 attempts failed")
+        other = Owner(keeper.progress, held)
+        idle = await other.swap(Write(Cursor(1), (), Tally()))
+        assert (idle.streak, idle.stalled) == (3, "the last 3 attempts failed")
+        good = await other.swap(Write(Cursor(2), (), Tally(1)))
+        assert (good.streak, good.stalled) == (0, None)
+        answer = await owner.ask(due=True)
+        assert (answer.streak, answer.stalled) == (0, None)
+
+    async def test_more_are_retrying_than_may_be(self, owner: Owner) -> None:
+        rows = [row(n, "retrying", None) for n in range(STALL_AFTER + 1)]
+        answer = await owner.add(*rows, failed=1)
+        assert answer.stalled == "1,001 messages are retrying, more than 1,000"

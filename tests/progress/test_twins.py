@@ -1,0 +1,39 @@
+"""Random schedules of the simulation, with each store of progress beside the plain one: they say the same."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from dispatch.simulation import store, world
+from dispatch.simulation.replay import replay
+from dispatch.simulation.schedule import KINDS, drawn
+from progress.keepers import Keeper, MemoryKeeper, PostgresKeeper
+from progress.twin import Told, TwinStore
+
+SEEDS = 12
+
+
+@pytest.fixture(params=["memory", "embedded", "postgresql_15"])
+def twins(request: pytest.FixtureRequest, schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every store of a simulation has a twin."""
+    with asyncio.Runner() as runner:
+        keeper: Keeper = MemoryKeeper()
+        if request.param != "memory":
+            url = request.getfixturevalue(f"{request.param}_url")
+            keeper = runner.run(PostgresKeeper(url, schema).open())
+        monkeypatch.setattr(TwinStore, "runner", runner, raising=False)
+        monkeypatch.setattr(TwinStore, "keeper", keeper, raising=False)
+        monkeypatch.setattr(TwinStore, "exchanges", 0)
+        monkeypatch.setattr(world, "Store", TwinStore)
+        monkeypatch.setattr(store, "Questions", Told)
+        yield
+        runner.run(keeper.close())
+
+
+@pytest.mark.usefixtures("twins")
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_schedule_gives_the_same_answers(kind: str) -> None:
+    for seed in range(SEEDS):
+        replay(*drawn(kind, seed))
+    assert TwinStore.exchanges > 10 * SEEDS
