@@ -6,6 +6,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from milepost.app import Milepost
     from milepost.dispatch.retry import Retry
+    from milepost.engine.checkpoint import Checkpoint
+    from milepost.engine.context import Context
+    from milepost.engine.order import by_correlation, by_function, by_property
+    from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+    from milepost.engine.transaction import Transaction
     from milepost.errors import (
         FilterError,
         IdReused,
@@ -15,6 +20,7 @@ if TYPE_CHECKING:
         SchemaMismatch,
         TooLarge,
         Unavailable,
+        UnknownSubscription,
         WrongVersion,
     )
     from milepost.log.feed import NOW
@@ -27,6 +33,9 @@ __all__ = [
     "NO_STREAM",
     "STREAM_EXISTS",
     "Appended",
+    "Checkpoint",
+    "Context",
+    "Failed",
     "FilterError",
     "IdReused",
     "InvalidMessage",
@@ -35,18 +44,31 @@ __all__ = [
     "MilepostError",
     "NewMessage",
     "NoDatabase",
+    "Park",
     "Retry",
+    "RetryLater",
     "SchemaMismatch",
+    "Skip",
     "SyncMilepost",
     "TooLarge",
+    "Transaction",
     "Unavailable",
+    "UnknownSubscription",
     "WrongVersion",
+    "by_correlation",
+    "by_function",
+    "by_property",
 ]
 
 # Imported when first asked for, so that `milepost.filter` can be used without a driver.
 _MODULES = (
     "milepost.errors",
     "milepost.dispatch.retry",
+    "milepost.engine.outcomes",
+    "milepost.engine.order",
+    "milepost.engine.checkpoint",
+    "milepost.engine.context",
+    "milepost.engine.transaction",
     "milepost.log.message",
     "milepost.log.feed",
     "milepost.sync",

@@ -220,6 +220,7 @@ class Milepost:
         return Program(
             self.log,
             self._reader,
+            self._appender,
             self._subscriptions,
             url=self.url,
             group=self.settings["group"].value,

@@ -12,6 +12,7 @@ from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.engine.worker import Failed, Worker
+from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
@@ -25,10 +26,19 @@ class Program:
     """What a Milepost runs: its subscriptions, on its log."""
 
     def __init__(
-        self, log: Log, reader: Reader, subscriptions: Subscriptions, *, url: str, group: str, concurrency: int
+        self,
+        log: Log,
+        reader: Reader,
+        appender: Appender,
+        subscriptions: Subscriptions,
+        *,
+        url: str,
+        group: str,
+        concurrency: int,
     ) -> None:
         self._log = log
         self._reader = reader
+        self._appender = appender
         self._subscriptions = subscriptions
         self._url = url
         self._group = group
@@ -45,6 +55,7 @@ class Program:
         worker = Worker(
             self._log,
             self._reader,
+            self._appender,
             subscriptions=chosen,
             queries=_query,
             progress=PostgresProgress(self._log.database, schema),

@@ -37,7 +37,7 @@ class Rows:
             stalled=answer.stalled,
         )
 
-    async def state(self, state: LaneState[Bare]) -> LaneState[Message[Any]]:
+    async def state(self, state: LaneState[Bare], *, unclean: bool) -> LaneState[Message[Any]]:
         """A lane's state with its messages."""
         messages = await self._messages(state.running)
         return LaneState(
@@ -45,7 +45,7 @@ class Rows:
             now=state.now,
             rows=state.rows,
             running=_with(messages, state.running),
-            unclean=state.unclean,
+            unclean=unclean,
             counts=state.counts,
             streak=state.streak,
             stalled=state.stalled,

@@ -12,6 +12,7 @@ from typing import Any
 
 from milepost.dispatch import Breaker, Exchange, Lane, LaneState, Settings
 from milepost.engine.calls import AnyDelivery, Calls
+from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
 from milepost.engine.handler import Undecodable
 from milepost.engine.order import Order, Unordered
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
@@ -21,9 +22,10 @@ from milepost.engine.report import Tally
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
 from milepost.engine.writing import Writing
+from milepost.errors import Unavailable
 from milepost.log.message import Message
 from milepost.names import bucket_of
-from milepost.progress.protocol import Held
+from milepost.progress.protocol import Held, RolledBack, Stale
 
 logger = logging.getLogger("milepost.engine")
 
@@ -69,6 +71,7 @@ class Runner:
         now: Callable[[], float],
         changed: Callable[[], None],
         failed: Callable[[AnyDelivery, BaseException], bool],
+        lost: Callable[[Owned, Exception], None],
     ) -> None:
         declaration = subscription.declaration
         self.name = subscription.name
@@ -79,7 +82,8 @@ class Runner:
         self.suspects = False
         self.reading: Reading
         self.writing: Writing
-        self._batch = subscription.batch
+        self.exactly_once: ExactlyOnce | None = None
+        self._together = subscription.batch
         self._order: Order = declaration.ordered_by
         self._of = lanes
         self._concurrency = concurrency
@@ -87,6 +91,7 @@ class Runner:
         self._now = now
         self._changed = changed
         self._failed = failed
+        self._lost = lost
         self._breaker = Breaker(self.settings.stall_after, self.settings.retry.delay)
         self._claimed: deque[tuple[Owned, AnyDelivery]] = deque()
         self._active: dict[int, Owned] = {}
@@ -185,10 +190,14 @@ class Runner:
             owned, deliveries = self._next_claimed()
             deliveries = [delivery for delivery in deliveries if not self._refuse_without_key(owned, delivery)]
             if deliveries:
-                self._running += 1
-                owned.running += 1
-                return Call(self, owned, deliveries)
+                return self._call(owned, deliveries)
         return None
+
+    def _call(self, owned: Owned, deliveries: list[AnyDelivery]) -> Call:
+        self._running += 1
+        owned.running += 1
+        owned.exchanging = self.exactly_once is not None
+        return Call(self, owned, deliveries)
 
     def _take_suspect(self) -> Call | None:
         """What ran when a process vanished, and nothing beside it."""
@@ -196,9 +205,7 @@ class Runner:
         # One that is promised already is counted in its row: no other may be before it has run.
         for owned in sorted(waiting, key=lambda owned: not owned.lane.in_flight):
             if given := owned.lane.next(self._now(), 1):
-                self._running += 1
-                owned.running += 1
-                return Call(self, owned, given)
+                return self._call(owned, given)
             if owned.lane.in_flight:
                 break
         self._look_for_suspects()
@@ -211,7 +218,8 @@ class Runner:
     def _next_claimed(self) -> tuple[Owned, list[AnyDelivery]]:
         owned, delivery = self._claimed.popleft()
         deliveries = [delivery]
-        while self._batch and self._claimed and len(deliveries) < self._batch and self._claimed[0][0] is owned:
+        most = MESSAGES if self.exactly_once and not self._together else self._together or 1
+        while len(deliveries) < most and self._claimed and self._claimed[0][0] is owned:
             deliveries.append(self._claimed.popleft()[1])
         return owned, deliveries
 
@@ -219,7 +227,9 @@ class Runner:
         """Takes from lanes in turn what may go out now."""
         for number, owned in list(self._active.items()):
             del self._active[number]
-            given = owned.lane.next(self._now(), self._limit(owned)) if owned.hands_out else []
+            # A lane has one transaction at a time.
+            busy = self.exactly_once is not None and owned.exchanging
+            given = owned.lane.next(self._now(), self._limit(owned)) if owned.hands_out and not busy else []
             if given:
                 self._active[number] = owned
                 self._claimed.extend((owned, delivery) for delivery in given)
@@ -232,7 +242,7 @@ class Runner:
         """How many to take at once. What has to be stored as running first is only what can run now."""
         if owned.lane.tracks_starts:
             return max(1, self._concurrency - self._running)
-        return self._batch or CLAIMED_AT_ONCE
+        return self._together or CLAIMED_AT_ONCE
 
     def _refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
         reason = self._without_key.pop(delivery.message.position, None) if self._without_key else None
@@ -248,7 +258,10 @@ class Runner:
         owned = call.owned
         error: BaseException | None = None
         try:
-            if self._batch:
+            if self.exactly_once is not None:
+                await self._perform_exactly_once(self.exactly_once, call, slot)
+                return
+            if self._together:
                 await self._calls.several(call.deliveries, slot)
             else:
                 await self._calls.one(call.deliveries[0], slot)
@@ -267,6 +280,24 @@ class Runner:
         else:
             self._settle(owned, call.deliveries, error)
             self._settled(owned, at_once=True)
+
+    async def _perform_exactly_once(self, exactly_once: ExactlyOnce, call: Call, slot: Slot) -> None:
+        owned = call.owned
+        try:
+            failures = await exactly_once.run(owned, call.deliveries, slot)
+        except Again as again:
+            logger.info("%s: a transaction runs again: %s", self.name, again)
+            owned.lane.give_back(call.deliveries)
+        except (Stale, RolledBack, Unavailable) as error:
+            self._lost(owned, error)
+        else:
+            self.tally.handled += len(call.deliveries) - len(failures)
+            for delivery, failure in failures.items():
+                self._settle_one(owned, delivery, failure)
+        finally:
+            owned.exchange_ended()
+        self.exchanged(owned)
+        self._settled(owned, at_once=True)
 
     def _settled(self, owned: Owned, *, at_once: bool) -> None:
         if self.suspects:

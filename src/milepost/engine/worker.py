@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
+from milepost.engine.exactly_once import ExactlyOnce
 from milepost.engine.heart import Heart
 from milepost.engine.owned import Owned
 from milepost.engine.pages import Pages
@@ -22,6 +23,7 @@ from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
 from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
+from milepost.log.appender import Appender
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
 from milepost.progress.protocol import Definition, Leases, Opened, Progress, Stale
@@ -42,6 +44,7 @@ class Worker:
         self,
         log: Log,
         reader: Reader,
+        appender: Appender,
         *,
         subscriptions: Sequence[Subscription],
         queries: Callable[[Subscription], Query],
@@ -54,6 +57,7 @@ class Worker:
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._log = log
+        self._appender = appender
         self._subscriptions = subscriptions
         self._queries = queries
         self._progress = progress
@@ -69,6 +73,7 @@ class Worker:
         self._rebalance = asyncio.Event()
         self._opened: dict[int, Opened] = {}
         self._runners: dict[int, Runner] = {}
+        self._epochs: set[int] = set()
         self._giving: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
         """Set when something may have ended."""
@@ -136,7 +141,10 @@ class Worker:
             now=self._clock.now,
             changed=self._wake,
             failed=self._failed,
+            lost=lambda owned, error: self._lose(opened.id, owned, error),
         )
+        if subscription.takes_transaction:
+            runner.exactly_once = self._exactly_once(subscription, runner)
         pages = Pages(self._log.feed, self._queries(subscription))
         runner.reading = Reading(self._log.feed, pages, runner.places, runner.filled)
         runner.writing = Writing(
@@ -150,6 +158,19 @@ class Worker:
             lost=lambda owned, error: self._lose(opened.id, owned, error),
         )
         return runner
+
+    def _exactly_once(self, subscription: Subscription, runner: Runner) -> ExactlyOnce:
+        return ExactlyOnce(
+            Calls(subscription, self._threads),
+            self._log.database,
+            self._progress,
+            self._rows,
+            self._appender,
+            self._clock,
+            batch=subscription.batch is not None,
+            stall_after=runner.settings.stall_after,
+            on_park=runner.settings.on_park,
+        )
 
     def _works(self, pause: float) -> list[Coroutine[None, None, None]]:
         works: list[Coroutine[None, None, None]] = [self._slots.run(), self._share(pause)]
@@ -190,7 +211,10 @@ class Worker:
     async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
         runner = self._runners[subscription_id]
         for held in await self._progress.take(subscription_id, lanes):
-            state = await self._rows.state(held.state)
+            # Nobody has vanished if the owner before was this one.
+            vanished = held.state.unclean and held.previous not in self._epochs
+            self._epochs.add(held.epoch)
+            state = await self._rows.state(held.state, unclean=vanished)
             self._clock.set(state.now)
             runner.add(held, state)
 

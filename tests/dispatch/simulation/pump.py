@@ -107,8 +107,8 @@ def _is_due(holding: Holding, position: int) -> bool:
 def _is_key_free(holding: Holding, message: Message) -> bool:
     if not holding.settings.ordered:
         return True
-    others = holding.store.log.by_key[message.key]
-    if any(other.position in holding.unpoked or other.position in holding.fates for other in others):
+    others = {other.position for other in holding.store.log.by_key[message.key]}
+    if not others.isdisjoint(holding.unpoked | holding.fates.keys() | holding.untold.keys()):
         return False
     if any(claim.key == message.key for claim in holding.open.values()):
         return False

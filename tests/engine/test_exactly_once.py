@@ -1,0 +1,178 @@
+"""Handlers that write in the transaction of their progress."""
+
+import asyncio
+from typing import Any
+
+import psycopg
+import pytest
+
+from milepost import NO_STREAM, Context, Message, Milepost, NewMessage, Retry, Skip, Transaction
+from support import qualified
+
+
+async def table(mp: Milepost) -> None:
+    statement = qualified("create table {}.effects (n bigint, constraint known check (n >= 0))", mp)
+    await mp.log.database.execute(statement, {})
+
+
+async def effects(mp: Milepost) -> list[int]:
+    rows = await mp.log.database.execute(qualified("select n from {}.effects order by n", mp), {})
+    return [row[0] for row in rows]
+
+
+async def states(mp: Milepost) -> list[tuple[Any, ...]]:
+    statement = qualified('select "position", state, reason from {}.deliveries order by 1', mp)
+    return list(await mp.log.database.execute(statement, {}))
+
+
+async def fill(mp: Milepost, count: int, streams: int = 20) -> None:
+    for number in range(count):
+        await mp.append(f"order-{number % streams}", NewMessage("placed", number))
+
+
+def insert(mp: Milepost) -> Any:
+    return qualified("insert into {}.effects values (%s)", mp)
+
+
+async def test_what_a_handler_writes_commits_with_its_progress(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order")
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+
+    await fill(mp, 200)
+    report = await mp.run_until_idle()
+    assert report["effects"].handled == 200
+    assert await effects(mp) == list(range(200))
+    assert (await mp.run_until_idle())["effects"].handled == 0
+
+
+async def test_what_a_failing_handler_wrote_is_undone_and_its_neighbours_stay(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 7:
+            raise ValueError("seven")
+
+    await fill(mp, 20)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [number for number in range(20) if number != 7]
+    assert await states(mp) == [(8, "parked", "ValueError: seven")]
+
+
+async def test_a_broken_constraint_parks_the_guilty_message_and_not_the_batch(mp: Milepost) -> None:
+    await table(mp)
+    unique = "alter table {}.effects add constraint once unique (n) deferrable initially deferred"
+    await mp.log.database.execute(qualified(unique, mp), {})
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data if message.data != 7 else 3,))
+
+    await fill(mp, 20)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [number for number in range(20) if number != 7]
+    ((position, state, _),) = await states(mp)
+    assert (position, state) == (8, "parked")
+
+
+async def test_a_skipped_message_leaves_nothing_behind(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order")
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+        raise Skip
+
+    await fill(mp, 3)
+    await mp.run_until_idle()
+    assert await effects(mp) == []
+    assert await states(mp) == []
+
+
+async def test_appends_commit_with_the_progress(mp: Milepost) -> None:
+    @mp.subscription("receipts", category="order")
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.append(f"receipt-{message.data}", NewMessage("due"), expected=NO_STREAM)
+
+    await fill(mp, 30)
+    await mp.run_until_idle()
+    receipts = [message.stream async for message in mp.read(category="receipt")]
+    assert sorted(receipts) == sorted(f"receipt-{number}" for number in range(30))
+
+
+async def test_a_wrong_version_is_the_message_s_own_failure(mp: Milepost) -> None:
+    await mp.append("receipt-3", NewMessage("due"))
+
+    @mp.subscription("receipts", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.append(f"receipt-{message.data}", NewMessage("due"), expected=NO_STREAM)
+
+    await fill(mp, 10)
+    report = await mp.run_until_idle(errors="park")
+    assert report["receipts"].handled == 9
+    ((_, state, reason),) = await states(mp)
+    assert state == "parked"
+    assert "WrongVersion" in reason
+
+
+async def test_a_lost_race_is_no_attempt(mp: Milepost) -> None:
+    attempts = []
+
+    @mp.subscription("races", category="order")
+    async def handle(message: Message[Any], tx: Transaction, context: Context) -> None:
+        attempts.append(context.attempt)
+        if len(attempts) < 3:
+            raise psycopg.errors.DeadlockDetected
+
+    await fill(mp, 1)
+    report = await mp.run_until_idle()
+    assert attempts == [1, 1, 1]
+    assert report["races"].handled == 1
+
+
+async def test_a_batch_in_a_transaction(mp: Milepost) -> None:
+    await table(mp)
+    batches = []
+
+    @mp.subscription("batches", category="order", batch=10, lanes=1)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        batches.append(len(messages))
+        for message in messages:
+            await tx.execute(insert(mp), (message.data,))
+
+    await fill(mp, 40, streams=40)
+    await mp.run_until_idle()
+    assert await effects(mp) == list(range(40))
+    assert max(batches) == 10
+
+
+@pytest.mark.timeout(60)
+async def test_a_person_who_skips_a_row_while_its_handler_writes_decides(mp: Milepost) -> None:
+    await table(mp)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+    runs = []
+
+    @mp.subscription("effects", category="order", retry=Retry(delay=0, jitter=0))
+    async def handle(message: Message[Any], tx: Transaction, context: Context) -> None:
+        runs.append(context.attempt)
+        if context.attempt == 1:
+            raise ValueError
+        await tx.execute(insert(mp), (message.data,))
+        begun.set()
+        await go_on.wait()
+
+    await fill(mp, 1)
+    async with mp.running():
+        await begun.wait()
+        skip = "update {}.deliveries set state = 'skipped', due = {}.clock(), revision = revision + 1"
+        schema = mp.settings["schema"].value
+        await mp.log.database.execute(skip.replace("{}", f'"{schema}"'), {})
+        go_on.set()
+        while (await states(mp))[0][1] != "skipped":
+            await asyncio.sleep(0.01)
+    assert await effects(mp) == []
+    assert runs == [1, 2]
