@@ -47,7 +47,7 @@ def test_a_wrong_variable_is_refused_by_its_name() -> None:
 def test_a_misspelt_option_is_corrected() -> None:
     with pytest.raises(TypeError, match="did you mean 'schema'"):
         Milepost("postgresql://nowhere", shema="x")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="it has url, schema"):
+    with pytest.raises(TypeError, match="it has url, group, schema"):
         Milepost(zzz=1)  # type: ignore[arg-type]
 
 

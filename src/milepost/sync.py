@@ -78,6 +78,12 @@ class SyncMilepost:
     append_many = blocking(Milepost.append_many)
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
+    run_until_idle = blocking(Milepost.run_until_idle)
+
+    def run(self, *, grace: float = 25) -> None:
+        """Works for the program's subscriptions until SIGINT or SIGTERM, in the main thread."""
+        asyncio.run(self._milepost.run(grace=grace))
+
     read = blocking_pages(Milepost.read_pages)
     follow = blocking_pages(Milepost.follow_pages)
 

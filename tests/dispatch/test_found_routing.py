@@ -1,7 +1,21 @@
 """Schedules with consumers that the simulation found, each of which broke something once."""
 
 from dispatch.simulation.events import Change, Join, Kill, Leave, Lose, SkipRow, Start, Take, Wish
-from dispatch.simulation.operations import Ack, Append, Commit, Fill, GiveBack, Learn, Make, Next, Park, Pump, Swap
+from dispatch.simulation.operations import (
+    Ack,
+    Append,
+    Commit,
+    Fill,
+    GiveBack,
+    Learn,
+    Make,
+    Next,
+    Park,
+    Pass,
+    Pump,
+    Retry,
+    Swap,
+)
 from dispatch.simulation.replay import replay
 from dispatch.simulation.setup import Setup
 
@@ -236,5 +250,38 @@ def test_who_joins_a_stalled_subscription_gets_what_is_tried_next() -> None:
             Lose(),
             Join(wishes=(Wish(filter=3, capacity=0, bytes=100), Wish(filter=3, capacity=1, bytes=100))),
             Swap(),
+        ],
+    )
+
+
+def test_what_was_set_aside_and_may_get_no_row_goes_out_when_there_is_room() -> None:
+    replay(
+        Setup(strategy="dispatch_to_single", window=2, timeout=1.0, max_unrouted=1),
+        [
+            Append(count=4, number=1),
+            Join(wishes=(Wish(filter=5, capacity=1, bytes=100), Wish(filter=2, bytes=100))),
+            Pump(),
+            Pass(),
+            Pump(),
+        ],
+    )
+
+
+def test_what_a_scan_finds_for_a_consumer_that_is_lost_goes_to_others() -> None:
+    replay(
+        Setup(strategy="pinned_by_correlation"),
+        [
+            Append(count=4),
+            Join(name=2, wishes=(Wish(filter=4, bytes=3),)),
+            Fill(),
+            Next(),
+            Swap(),
+            Join(name=2),
+            Join(wishes=(Wish(filter=2, capacity=1, bytes=100),)),
+            Pump(),
+            Retry(),
+            Make(),
+            Lose(),
+            Pump(),
         ],
     )

@@ -124,12 +124,12 @@ class Ledger(Generic[M]):
         """Whether writing would take something out of a full window."""
         if self._board.finished:
             return True
-        unrouted, waiting = self.unrouted_left() > 0, self._counts.waiting < self._board.settings.max_waiting
-        if self._router is not None and unrouted and self._router.is_crowded():
-            return True
         fates = [entry.fate.state for entry in self._board.aside.values() if entry.fate]
-        if any(state is not State.UNROUTED for state in fates) or (fates and unrouted):
+        if any(state is not State.UNROUTED for state in fates) or (fates and self.unrouted_left() > 0):
             return True
+        if self._router is not None and self.unrouted_left() > len(fates) and self._router.is_crowded():
+            return True
+        waiting = self._counts.waiting < self._board.settings.max_waiting
         return waiting and any(True for key in self._held_keys() for _ in self._waiting_here(key))
 
     def wake_at(self) -> float | None:

@@ -99,6 +99,8 @@ class Router(Generic[M]):
                 self._routes.push(group, entry)
         if self._board.room() > 0 or not self._routes.idle():
             return
+        fates = [entry.fate for entry in self._board.aside.values()]
+        allowance = max(0, allowance - sum(1 for fate in fates if fate and fate.state is State.UNROUTED))
         for group in self._routes.crowded():
             entries = group.clear()
             kept = max(0, len(entries) - allowance)
@@ -126,8 +128,11 @@ class Router(Generic[M]):
     def scanned(self, scan: Scan[M], rows: Sequence[Loaded[M]], end: int | None) -> None:
         """What a scan found, in order; it went up to `end`, or through.
 
-        A group gets as many as it has room for, and stays behind if there were more.
+        A group gets as many as it has room for, and stays behind if there were more. With other routes than those
+        that it was made for it says nothing: the groups look again.
         """
+        if self._version != self._routes.version:
+            return
         groups = {group: group.free for group, known_to in scan.groups.items() if group.known_to == known_to}
         full: dict[Group[M], int] = {}
         for loaded in rows:

@@ -41,6 +41,10 @@ class Consumers:
             (name, route) for name, routes in self.routes.items() for route in routes if key_of(route) == group
         ]
 
+    def capacity(self) -> int:
+        """How many messages all of them may have at a time."""
+        return sum(route.capacity for routes in self.routes.values() for route in routes)
+
     def route(self, consumer: str, name: str) -> Route | None:
         return next((route for route in self.routes.get(consumer, ()) if route.name == name), None)
 

@@ -1,16 +1,18 @@
-"""A lane in the hands of a worker, and a plain account of what that worker knows and did."""
+"""A lane in the hands of a worker."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dispatch.simulation.account import Account
+from dispatch.simulation.bounds import Bounds
 from dispatch.simulation.consumers import Consumers
-from dispatch.simulation.evidence import Evidence, Fate
+from dispatch.simulation.evidence import Evidence
 from dispatch.simulation.message import Message
 from dispatch.simulation.setup import Definition
-from dispatch.simulation.store import LaneRecord, Refused, Store
+from dispatch.simulation.store import Refused, Store
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery, Row, State
+from milepost.dispatch.delivery import Delivery
 from milepost.dispatch.exchange import Answer, Exchange, LaneState
 from milepost.dispatch.lane import Lane
 from milepost.dispatch.routes import Routes
@@ -42,7 +44,7 @@ class UnderWay:
     answer: Answer[Message] | None = None
 
 
-class Holding:
+class Holding(Account):
     """One taking of a lane by one worker, until it is released, lost, or its process dies."""
 
     def __init__(
@@ -54,73 +56,33 @@ class Holding:
         breaker: Breaker,
         random: Callable[[], float],
     ) -> None:
-        self.store = store
-        self.number = number
+        super().__init__(store, number, definition.settings, state)
         self.definition = definition
-        self.settings = definition.settings
         self.breaker = breaker
-        self.record: LaneRecord = store.lanes[number]
         self.epoch = self.record.epoch
         self.revision = self.record.revision
-        self.unclean = state.unclean
-        self.taken_at = state.now
-        self.ranges = len(state.cursor.ahead)
-        self.counts = state.counts
-        self.vanished = len(state.running)
-        """Attempts that ended with a process: they count as failures, and settled nothing."""
-        self.outcomes: list[bool | None] = [False] * self.vanished
-        """How attempts ended since the last write: well, badly, or without counting."""
         self.consumers = Consumers()
         routes = _routes(store.setup.strategy)
         self.lane: Lane[Message] = Lane(self.settings, state, breaker=breaker, routes=routes, random=random)
+        self.ordinals: dict[int, int] = {}
+        """For messages taken from the log: how many were taken up to it."""
+        self.under_way: UnderWay | None = None
+        self.closing = False
+        self._bounds = Bounds(len(state.running))
+        self._begin_deliveries()
+
+    def _begin_deliveries(self) -> None:
         self.open: dict[Delivery[Message], Claim] = {}
         self.past: list[Delivery[Message]] = []
         self.handed: set[int] = set()
         """All that was ever handed out."""
-        self.acked: set[int] = set()
-        self.rejected: set[int] = set()
-        self.fates: dict[int, Fate] = {}
-        self.counted: dict[int, int] = {}
-        """Attempts of suspects that run: their rows count one more."""
-        self.known: dict[int, int] = {}
-        """Attempts in rows, as this owner was told last."""
-        self.suspects = {loaded.row.position for loaded in state.running}
-        self.untold: dict[int, int] = {}
-        """Rows that a person retried and that do not hold their key for this owner yet, with their revisions."""
-        self.told_skips: set[int] = set()
-        self.unpoked: set[int] = set()
-        self.passed = frozenset(self.record.passed)
-        self.ordinals: dict[int, int] = {}
-        """For messages taken from the log: how many were taken up to it."""
         self.promises: dict[Delivery[Message], tuple[int, int]] = {}
         """Deliveries that wait for their rows to say that they run: the version of the routes they go by, and how
         many answers had come."""
-        self.answers = 0
-        self.retries: dict[int, int] = {}
-        """Messages that a person retried, and with which answer this owner was told that they hold their key."""
         self.pins: dict[tuple[object, int], tuple[int, str | None]] = {}
+        """Whom buckets went to, and with which version of the routes."""
         self.unrouted: set[int] = set()
         """What is about to get a row as unrouted."""
-        self.under_way: UnderWay | None = None
-        self.closing = False
-        self.most = self.settings.window
-        """The largest window that it had."""
-        self.most_in_flight = 0
-        """The most that it had in flight: what consumers give back is in memory beside the window."""
-        self.most_room = 0
-        """The most that its consumers could have at a time: so much is loaded for them beside the window."""
-        self.extra = len(state.running)
-        """Entries that may be in memory beyond the window: suspects, and one for each key that was asked for."""
-        self._park_vanished(state)
-
-    def _park_vanished(self, state: LaneState[Message]) -> None:
-        for loaded in state.running:
-            attempts = loaded.row.attempts
-            if attempts >= self.settings.retry.attempts:
-                self.suspects.discard(loaded.row.position)
-                self.fates[loaded.row.position] = Fate(
-                    ((attempts, True),), state.now, (state.now, state.now), self.store.acts
-                )
 
     @property
     def current(self) -> bool:
@@ -131,29 +93,15 @@ class Holding:
     def routed(self) -> bool:
         return self.store.setup.strategy is not None
 
-    def row(self, position: int) -> Row | None:
-        return self.record.rows.get(position)
-
-    def attempts(self, position: int) -> set[int]:
-        """How many attempts of a message count; several if a person started the count anew."""
-        if (fate := self.fates.get(position)) is not None:
-            return {attempts for attempts, _ in fate.options}
-        row = self.row(position)
-        stored = self.counted.get(position, row.attempts if row else 0)
-        if position in self.store.touched:
-            return {stored, row.attempts if row else 0, self.known.get(position, stored)}
-        return {stored}
-
-    def failed_since(self) -> int:
-        """How many attempts failed after the last success, as far as they are not written."""
-        failed = 0
-        for outcome in self.outcomes:
-            failed = 0 if outcome is True else failed + (outcome is False)
-        return failed
-
     def committing(self) -> Sequence[Delivery[Message]]:
         """Deliveries that the exchange under way settles."""
         return self.under_way.exchange.commits if self.under_way else ()
+
+    def check(self) -> None:
+        """What holds of memory after every step."""
+        self._bounds.check(self.lane, self.settings.window, self.consumers)
+        in_flight = self.lane.in_flight
+        ensure(in_flight >= len(self.open), f"{in_flight} in flight, and {len(self.open)} are open")
 
     # Reading
 
@@ -199,29 +147,15 @@ class Holding:
     def make(self, commits: Sequence[Delivery[Message]] = ()) -> Exchange[Message] | None:
         """Begins an exchange, if there is anything to write or to ask."""
         if self.closing:
-            self._note_ended()
+            self.note_ended()
         exchange = self.lane.exchange(self.store.now, commits)
         if self.under_way is not None:
             ensure(exchange is None, "two exchanges are under way")
             return None
         if exchange is not None:
-            self.under_way = UnderWay(exchange, self._evidence(exchange))
+            committing = frozenset(delivery.entry.position for delivery in commits)
+            self.under_way = UnderWay(exchange, self.evidence(committing, self.lane.reach))
         return exchange
-
-    def _evidence(self, exchange: Exchange[Message]) -> Evidence:
-        return Evidence(
-            settings=self.settings,
-            acked=frozenset(self.acked),
-            committing=frozenset(delivery.entry.position for delivery in exchange.commits),
-            rejected=frozenset(self.rejected),
-            fates=dict(self.fates),
-            counted=dict(self.counted),
-            suspects=frozenset(self.suspects),
-            counts=self.counts,
-            outcomes=tuple(self.outcomes),
-            reach=self.lane.reach,
-            ranges=self.ranges,
-        )
 
     def commit(self) -> bool:
         """Commits the exchange under way; False if another owner came first."""
@@ -253,10 +187,8 @@ class Holding:
         if under_way.exchange.write is not None:
             del self.outcomes[: len(under_way.evidence.outcomes)]
             self.vanished = 0
-        ensure(
-            self.lane.settled == len(self.outcomes) - self.vanished,
-            f"{self.lane.settled} are settled, not {len(self.outcomes) - self.vanished}",
-        )
+        settled = len(self.outcomes) - self.vanished
+        ensure(self.lane.settled == settled, f"{self.lane.settled} are settled, not {settled}")
         for delivery in under_way.exchange.commits:
             if (claim := self.open.pop(delivery, None)) is not None:
                 self.past.append(delivery)
@@ -264,43 +196,10 @@ class Holding:
         write = under_way.exchange.write
         for move, moved in zip(write.moves if write else (), under_way.answer.moved, strict=True):
             if moved:
-                self._learn_moved(move.position, move.row, under_way.evidence)
+                self.learn_moved(move.position, move.row, under_way.evidence)
             else:
-                self._learn_refused(move.position)
-        self._learn_rows(under_way.answer)
-
-    def _learn_moved(self, position: int, row: Row | None, evidence: Evidence) -> None:
-        if self.fates.get(position) is evidence.fates.get(position):
-            self.fates.pop(position, None)
-        if row is not None:
-            self.known[position] = row.attempts
-            if row.state is State.RUNNING and position in self.suspects:
-                counted = evidence.counted.get(position, row.attempts - 1)
-                if row.attempts > counted:
-                    self.counted[position] = counted
-                return
-        self.counted.pop(position, None)
-        self.suspects.discard(position)
-
-    def _learn_refused(self, position: int) -> None:
-        self.acked.discard(position)
-        self.fates.pop(position, None)
-        row = self.row(position)
-        if row is not None and row.state is not State.SKIPPED:
-            self.untold[position] = row.revision
-
-    def _learn_rows(self, answer: Answer[Message]) -> None:
-        self.answers += 1
-        rows = [loaded.row for loaded in (*answer.due, *answer.unrouted)]
-        rows += [loaded.row for held in answer.held.values() for loaded in held.rows]
-        for row in rows:
-            self.known[row.position] = row.attempts
-            if self.untold.get(row.position, row.revision + 1) <= row.revision:
-                del self.untold[row.position]
-                self.retries[row.position] = self.answers
-            if row.state is State.SKIPPED:
-                self.told_skips.add(row.position)
-                self.fates.pop(row.position, None)
+                self.learn_refused(move.position)
+        self.learn_rows(under_way.answer)
 
     def abandon(self) -> None:
         """The exchange under way was rolled back."""
@@ -309,14 +208,8 @@ class Holding:
             self.under_way = None
 
     def change(self, settings: Settings) -> None:
-        """Other settings from now on; what is parked holds its key from when the owner is told of it."""
-        if settings.on_park == "block" and self.settings.on_park == "continue":
-            parked = {
-                position: row.revision for position, row in self.record.rows.items() if row.state is State.PARKED
-            }
-            self.untold.update({position: 1 for position, fate in self.fates.items() if fate.parked})
-            self.untold.update(parked)
-        self.settings = settings
+        """Other settings from now on."""
+        self.learn_settings(settings)
         self.lane.change(settings)
 
     def close(self) -> None:
@@ -325,14 +218,6 @@ class Holding:
         self.past.extend(self.open)
         self.open.clear()
         self.lane.close()
-
-    def _note_ended(self) -> None:
-        """What runs according to its row no longer does, and that was no attempt."""
-        now = self.store.now
-        for position, row in self.record.rows.items():
-            if row.state is State.RUNNING and position not in self.fates and position not in self.acked:
-                options = tuple((attempts, False) for attempts in self.attempts(position))
-                self.fates[position] = Fate(options, now, (now, now), self.store.acts, ended=True)
 
 
 def bucket_of(message: Message) -> int:

@@ -4,7 +4,6 @@ from dispatch.simulation.holding import Holding
 from dispatch.simulation.routing import check_unrouted
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.store import Store
-from dispatch.simulation.violation import ensure
 from dispatch.simulation.worker import Worker
 
 
@@ -54,22 +53,6 @@ class World:
         for worker in self.workers.values():
             worker.check_breaker()
             for holding in worker.holdings.values():
-                _check_memory(holding)
+                holding.check()
                 if holding.routed:
                     check_unrouted(holding)
-
-
-def _check_memory(holding: Holding) -> None:
-    lane = holding.lane
-    board = lane._board
-    holding.most = max(holding.most, holding.settings.window)
-    holding.most_in_flight = max(holding.most_in_flight, lane.in_flight)
-    holding.most_room = max(holding.most_room, _capacity(holding))
-    bound = 3 * holding.most + holding.most_in_flight + holding.most // 8 + 1 + holding.most_room + holding.extra
-    held = len(board.window.entries) + len(board.rows)
-    ensure(held <= bound, f"{held} entries are in memory, more than {bound}")
-    ensure(lane.in_flight >= len(holding.open), f"{lane.in_flight} in flight, and {len(holding.open)} are open")
-
-
-def _capacity(holding: Holding) -> int:
-    return sum(route.capacity for routes in holding.consumers.routes.values() for route in routes)

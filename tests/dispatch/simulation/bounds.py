@@ -1,0 +1,27 @@
+"""How much a lane may have in memory."""
+
+from dispatch.simulation.consumers import Consumers
+from dispatch.simulation.message import Message
+from dispatch.simulation.violation import ensure
+from milepost.dispatch.lane import Lane
+
+
+class Bounds:
+    """The largest of all that bounds a lane's memory, since it was taken."""
+
+    def __init__(self, suspects: int) -> None:
+        self._suspects = suspects
+        self._window = 0
+        self._in_flight = 0
+        """What consumers give back is in memory beside the window."""
+        self._capacity = 0
+        """So much is loaded for consumers beside the window."""
+
+    def check(self, lane: Lane[Message], window: int, consumers: Consumers) -> None:
+        """What an exchange asked for may come beside what was taken meanwhile, so the window counts thrice."""
+        self._window = max(self._window, window)
+        self._in_flight = max(self._in_flight, lane.in_flight)
+        self._capacity = max(self._capacity, consumers.capacity())
+        bound = 3 * self._window + self._window // 8 + 1 + self._in_flight + self._capacity + self._suspects
+        held = len(lane._board.window.entries) + len(lane._board.rows)
+        ensure(held <= bound, f"{held} entries are in memory, more than {bound}")
