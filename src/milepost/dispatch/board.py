@@ -234,6 +234,14 @@ class Board(Generic[M]):
         head = self.keys.heads.get(key)
         return head is not None and head.place in _BUSY
 
+    def take_back_unrouted(self, key: str) -> None:
+        """The first of a key that found no taker, and has no row yet, waits behind rows of its key."""
+        head = self.keys.heads.get(key)
+        if head is not None and head.place == ASIDE and head.fate and head.fate.state is State.UNROUTED:
+            del self.aside[head.position]
+            head.fate = None
+            head.place = BLOCKED
+
     def hold(self, key: str) -> None:
         """The key has rows that come before what follows here."""
         if key in self.keys.heads:

@@ -340,6 +340,7 @@ class Ledger(Generic[M]):
         for loaded in answer.due:
             self._look(loaded, answer)
         for key, held in answer.held.items():
+            board.take_back_unrouted(key)
             if board.is_busy(key):
                 board.keys.unknown[key] = None
             else:
