@@ -1,5 +1,9 @@
 """Order per key: only the lowest unsettled message of a key runs."""
 
+from dataclasses import replace
+
+import pytest
+
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
 from milepost.dispatch import Counts, Cursor, HeldKey
@@ -191,6 +195,32 @@ def test_at_max_waiting_the_cursor_stops_and_the_key_is_named() -> None:
     assert owner.lane.cursor == Cursor(2)
     assert owner.lane.exchange(owner.now) is None
     assert owner.lane.stopped == "waiting behind others: 1 messages, some of key 'a'"
+
+
+def test_when_on_park_becomes_continue_what_waited_behind_parked_messages_goes_on() -> None:
+    owner = Owner(state=start(10, rows=True))
+    owner.write()
+    assert owner.lane.exchange(owner.now) is None
+    owner.lane.change(replace(owner.settings, on_park="continue"))
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert ask.heads_after == ""
+
+
+def test_when_on_park_becomes_block_keys_are_looked_up_again() -> None:
+    owner = Owner(on_park="continue", state=start(10, rows=True))
+    owner.fill(Example(11), up_to=11)
+    owner.write()
+    owner.lane.change(replace(owner.settings, on_park="block"))
+    assert owner.next() == []
+    owner.write(held=held(stored(5, "parked")))
+    assert owner.next() == []
+
+
+def test_an_order_cannot_be_changed_while_it_runs() -> None:
+    owner = Owner()
+    with pytest.raises(ValueError, match="order cannot be changed"):
+        owner.lane.change(replace(owner.settings, ordered=False))
 
 
 def test_many_rows_of_a_key_are_loaded_in_parts() -> None:

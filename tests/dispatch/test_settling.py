@@ -151,6 +151,47 @@ def test_a_row_that_a_transaction_settles_must_be_unchanged() -> None:
     assert (move.position, move.replaces, move.row, move.required) == (1, 4, None, True)
 
 
+def test_a_transaction_must_not_settle_what_is_no_longer_its_claim() -> None:
+    owner = Owner(timeout=1)
+    owner.fill(*many(1, 2, "ab"), up_to=2)
+    owner.next()
+    owner.lane.expire(owner.now + 2)
+    before = owner.lane.cursor
+    with pytest.raises(ValueError, match="position 1 is no longer in force"):
+        owner.lane.exchange(owner.now, commits=[owner.open[1]])
+    assert owner.lane.cursor == before
+
+
+def test_what_consumers_have_is_not_settled_by_a_transaction() -> None:
+    owner = Owner(routes=Routes("round_robin"), ordered=False)
+    owner.lane.join("one", [route()])
+    owner.fill(Example(1), up_to=1)
+    owner.routed()
+    with pytest.raises(TypeError, match="consumers"):
+        owner.lane.exchange(owner.now, commits=[owner.open[1]])
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
+def test_an_extension_is_a_time_to_come(seconds: float) -> None:
+    owner = Owner(timeout=30)
+    owner.fill(Example(1), up_to=1)
+    owner.next()
+    with pytest.raises(ValueError, match="more than 0 seconds"):
+        owner.lane.extend([owner.open[1]], owner.now, seconds)
+    assert owner.lane.expire(owner.now + 30) == [owner.open[1]]
+
+
+def test_a_page_with_keys_for_some_messages_is_refused() -> None:
+    owner = Owner()
+    with pytest.raises(ValueError, match="every message has a key"):
+        owner.lane.fill(many(1, 3), ["a"], 3)
+    with pytest.raises(ValueError, match="every message has a key"):
+        owner.lane.fill(many(1, 3), None, 3)
+    with pytest.raises(ValueError, match="beyond 2"):
+        owner.lane.fill(many(1, 3), ["a"] * 3, 2)
+    assert owner.lane.reach == 0
+
+
 def test_one_exchange_is_under_way_at_a_time() -> None:
     owner = Owner()
     owner.fill(*many(1, 2, "ab"), up_to=2)

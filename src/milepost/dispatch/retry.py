@@ -12,7 +12,7 @@ class Retry:
     `attempts`: how many there are before the message is parked, the first included. Defaults to 11.
     `delay`: seconds before the second attempt. Defaults to 5.
     `factor`: how much longer each following wait is. Defaults to 2.
-    `max_delay`: the longest wait, in seconds. Defaults to 240.
+    `max_delay`: the longest wait, in seconds, before jitter. Defaults to 240.
     `jitter`: the share by which a wait is longer or shorter at random, so that what failed together does not
     come back together. Defaults to 0.1.
     `rules`: other policies for exceptions of some classes, the closest class first: `{ValueError: Retry.never}`.

@@ -10,16 +10,19 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a lane decides. Every value can be changed while it runs (`Lane.change`).
+    """How a lane decides. All but `ordered` and `probation` can be changed while it runs (`Lane.change`).
 
     `window`, `window_bytes`: how much may be open or read ahead; what consumers have is bounded by their
-    capacities instead.
-    `ordered`: whether messages have keys.
-    `on_park`: whether a parked message holds its key.
-    `timeout`: seconds until a delivery comes back by itself; None: whoever drives the lane sees to it.
-    `track_all`: every message gets its row before it starts.
-    `probation`: after an owner vanished, how many messages get their row before they start.
-    `max_waiting`, `max_unrouted`: how many such rows the subscription may have before its cursor stops.
+    capacities instead. Default to 1,000 messages and 8 MiB.
+    `ordered`: whether messages have keys. Defaults to True.
+    `on_park`: whether a parked message holds its key, "block" (the default), or not, "continue".
+    `retry`: what follows a failed attempt. Defaults to `Retry()`.
+    `timeout`: seconds until a delivery comes back by itself. Defaults to None: whoever drives the lane sees to it.
+    `track_all`: whether every message gets its row before it starts. Defaults to False.
+    `probation`: after an owner vanished, how many messages get their row before they start. Defaults to 2,000.
+    `stall_after`: how many failures in a row, or messages retrying, stop the subscription. Defaults to 1,000.
+    `max_waiting`, `max_unrouted`: how many such rows the subscription may have before its cursor stops. Default
+    to 100,000.
     """
 
     window: int = 1000
@@ -38,6 +41,8 @@ class Settings:
         for name in ("window", "window_bytes", "stall_after", "max_waiting", "max_unrouted"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.probation < 0:
+            raise ValueError(f"probation is at least 0, not {self.probation}")
         if self.on_park not in ("block", "continue"):
             raise ValueError(f'on_park is "block" or "continue", not {self.on_park!r}')
         # Written so that NaN is refused as well.

@@ -40,7 +40,10 @@ def _step(world: World, worker: Worker, holding: Holding, fill: bool, lazy: bool
     busy |= _exchange(world, worker, holding, lazy)
     if worker.holdings.get(holding.number) is not holding:
         return True
+    suspects = holding.lane.suspects
     given = worker.next(holding, UNLIMITED)
+    # Where the last suspect was set aside, it is the others' turn.
+    busy |= suspects and not holding.lane.suspects
     world.note("pumped", *((delivery.message.position, delivery.consumer) for delivery in given))
     return _exchange(world, worker, holding, lazy) or busy or bool(given) or holding.lane.urgent(world.store.now)
 
