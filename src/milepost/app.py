@@ -192,6 +192,11 @@ class Milepost:
         """Declares what gives handlers something, found by its return type."""
         return self._subscriptions.provide(function)
 
+    def declared(self) -> list[Subscription]:
+        """The subscriptions of this program, ready to run; refuses what is missing for that."""
+        self._subscriptions.check()
+        return list(self._subscriptions)
+
     async def run(self, *, grace: float = 25) -> None:
         """Works for this program's subscriptions until SIGINT or SIGTERM.
 

@@ -48,7 +48,7 @@ def test_help_for_who_does_not_know_what_to_say(run: Run, words: list[str]) -> N
     assert "Usage: milepost" in run(*words).done().out
 
 
-COMMANDS = ["demo", "append", "read", "config", "url", "doctor", "bench"]
+COMMANDS = ["demo", "run", "append", "read", "config", "url", "doctor", "bench"]
 
 
 @pytest.mark.parametrize(

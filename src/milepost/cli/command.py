@@ -15,9 +15,11 @@ from typer.main import get_command
 
 from milepost.cli import append, bench, config, demo, doctor, ending, read, schema, url
 from milepost.cli.filter import filter_
+from milepost.cli.run import run as run_
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 app.command("demo")(demo.demo)
+app.command("run")(run_)
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("filter")(filter_)

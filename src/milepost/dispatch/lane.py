@@ -95,7 +95,7 @@ class Lane(Generic[M]):
         """What is to be handed out now, at most `limit`.
 
         A delivery that is `alone` must have the process for itself: as long as `suspects` is true, nothing else
-        should run there.
+        should run there. When that becomes false within a call, nothing else goes out in it: call again.
         """
         given = self._claims.start(now, limit)
         limit = self._permitted(now, limit - len(given))

@@ -210,6 +210,10 @@ class Runner:
                 break
         self._look_for_suspects()
         self.writing.look()
+        if not self.suspects:
+            # They were given up or set aside: the others go on.
+            self._active = dict(self.lanes)
+            self._changed()
         return None
 
     def _look_for_suspects(self) -> None:

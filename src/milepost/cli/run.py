@@ -1,0 +1,116 @@
+"""`milepost run`: the workers of a program."""
+
+import asyncio
+import os
+import sys
+from importlib import import_module
+from math import isfinite
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from milepost.app import Milepost
+from milepost.cli.ending import TRACEBACK, Refusal, status_of
+from milepost.cli.processes import Processes
+from milepost.suggestions import suggestion
+
+FATAL = 1
+"""The status after an error that ended a program which had begun."""
+
+
+def run(
+    program: Annotated[
+        str, typer.Argument(metavar="MODULE:OBJECT", help="Where the Milepost is: shop:mp is mp in shop.py.")
+    ],
+    processes: Annotated[int, typer.Option(metavar="N", min=1, help="How many processes share the work.")] = 1,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="How long handlers that run may take to end after a signal."),
+    ] = 25,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not list the subscriptions at the start.")] = False,
+) -> None:
+    """Hands messages to the handlers of a program, until Ctrl-C or SIGTERM.
+
+    **Example:** `milepost run shop:mp --processes 4`
+
+    The module is looked for in the current directory first. The database is the program's own, or MILEPOST_URL.
+    With several processes, one that ends by itself is started again. The status is 0 after a signal, and 1
+    after an error that ended the program.
+    """
+    if not isfinite(grace):
+        raise Refusal(f"--grace {grace}: a number is wanted")
+    mp = program_of(program)
+    lines = _lines(program, mp)
+    if not quiet:
+        typer.echo("\n".join(lines))
+        sys.stdout.flush()
+    ended_well = _work(mp, grace) if processes == 1 else _share(program, processes, grace)
+    if not ended_well:
+        raise typer.Exit(FATAL)
+
+
+def program_of(text: str) -> Milepost:
+    """The `Milepost` that `module:object` names."""
+    module_name, _, name = text.partition(":")
+    if not module_name or not name:
+        raise Refusal(f"{text!r}: a module and an object in it are wanted, such as shop:mp")
+    module = _module(module_name)
+    if not hasattr(module, name):
+        there = [known for known, value in vars(module).items() if isinstance(value, Milepost)]
+        hint = suggestion(name, there) if there else "; it has no Milepost at all"
+        raise Refusal(f"module {module_name!r} has no {name!r}{hint}")
+    found = getattr(module, name)
+    if not isinstance(found, Milepost):
+        raise Refusal(f"{text} is no Milepost, but of type {type(found).__name__}")
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return import_module(name)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
+            raise Refusal(f"there is no module {error.name!r} in {here}, nor is one installed") from None
+        raise Refusal(
+            f"module {name!r} cannot be imported: {type(error).__name__}: {error}; "
+            f"set {TRACEBACK}=1 to see where this comes from"
+        ) from error
+
+
+def _lines(program: str, mp: Milepost) -> list[str]:
+    """A line about each subscription; refuses what cannot run."""
+    try:
+        declared = [subscription.declaration for subscription in mp.declared()]
+    except (ValueError, TypeError) as error:
+        raise Refusal(str(error)) from error
+    if not declared:
+        raise Refusal(
+            f"{program} has no subscriptions: declare one with @mp.subscription(…) in a module it imports"
+        )
+    most = mp.settings["concurrency"].value
+    return [
+        f"{each.name}: lanes {each.lanes}, concurrency {min(each.concurrency or most, most)}" for each in declared
+    ]
+
+
+def _work(mp: Milepost, grace: float) -> bool:
+    """Works in this process; whether it ended well."""
+    try:
+        asyncio.run(mp.run(grace=grace))
+    except KeyboardInterrupt:
+        # The signal came before there was anything to end.
+        return True
+    except Exception as error:
+        status_of(error)
+        return False
+    return True
+
+
+def _share(program: str, processes: int, grace: float) -> bool:
+    """Works in several processes; whether they ended well."""
+    command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace), "--quiet"]
+    return asyncio.run(Processes(command, processes).run())

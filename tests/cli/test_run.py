@@ -1,0 +1,163 @@
+"""`milepost run` as a process of its own, on a program in a file."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cli.program import Outcome, Program, Start
+from milepost import Milepost, NewMessage
+from support import qualified
+
+SHOP = """
+import os
+from typing import Any
+from milepost import Message, Milepost
+
+mp = Milepost(concurrency=5)
+empty = Milepost()
+other = "text"
+
+@mp.subscription("invoices", category="order", lanes=4, lease=1)
+async def invoice(message: Message[Any]) -> None:
+    with open("handled", "a") as file:
+        file.write(f"{os.getpid()} {message.position}\\n")
+
+@mp.subscription("mails", category="mail", concurrency=2)
+async def mail(message: Message[Any]) -> None: ...
+"""
+BROKEN = "import nowhere\n"
+UNFINISHED = """
+from milepost import Milepost
+mp = Milepost()
+mp.subscription("invoices")
+"""
+LINES = ["invoices: lanes 4, concurrency 5", "mails: lanes 16, concurrency 2"]
+
+
+class Shop:
+    """The folder of the program, and what its handlers left there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name, text in (("shop", SHOP), ("broken", BROKEN), ("unfinished", UNFINISHED)):
+            (folder / f"{name}.py").write_text(text)
+
+    def handled(self) -> list[tuple[int, int]]:
+        """The process and the position of each call."""
+        path = self.folder / "handled"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(process), int(position)) for process, position in map(str.split, lines)]
+
+    @property
+    def processes(self) -> set[int]:
+        """All that have handled something."""
+        return {process for process, _ in self.handled()}
+
+    def alive(self) -> set[int]:
+        """Those of them that still run."""
+        return {process for process in self.processes if _is_alive(process)}
+
+
+def _is_alive(process: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(process, 0)
+        return True
+    return False
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[Shop]:
+    shop = Shop(tmp_path)
+    yield shop
+    for process in shop.alive():
+        os.kill(process, signal.SIGKILL)
+
+
+async def until_handled(mp: Milepost, shop: Shop, processes: int) -> None:
+    """Appends until so many processes have handled something, and all of it is handled."""
+    appended = await mp.head()
+    async with asyncio.timeout(40):
+        while len(shop.processes) < processes:
+            for number in range(20):
+                await mp.append(f"order-{number}", NewMessage("placed"))
+            appended += 20
+            while len({position for _, position in shop.handled()}) < appended:
+                await asyncio.sleep(0.05)
+
+
+async def end(program: Program, number: int) -> Outcome:
+    return await asyncio.to_thread(program.end, number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_program_runs_until_a_signal(mp: Milepost, start: Start, shop: Shop, number: int) -> None:
+    program = start("run", "shop:mp", cwd=shop.folder)
+    await until_handled(mp, shop, 1)
+    assert shop.processes == {program.process.pid}
+    outcome = (await end(program, number)).done()
+    assert outcome.out.splitlines() == LINES
+    owned = await mp.log.database.execute(qualified("select count(owner) from {}.lanes", mp), {})
+    assert list(owned) == [(0,)]
+
+
+@pytest.mark.timeout(100)
+async def test_a_killed_process_comes_back(mp: Milepost, start: Start, shop: Shop) -> None:
+    program = start("run", "shop:mp", "--processes", "2", "--grace", "5", cwd=shop.folder)
+    await until_handled(mp, shop, 2)
+    assert program.process.pid not in shop.processes
+    os.kill(min(shop.processes), signal.SIGKILL)
+    await until_handled(mp, shop, 3)
+    outcome = await end(program, signal.SIGTERM)
+    assert outcome.status == 0, outcome
+    assert outcome.out.splitlines() == LINES
+    assert "milepost: a process ended by SIGKILL: the next one starts in 1 s\n" in outcome.err
+    assert not shop.alive()
+
+
+async def test_pauses_grow(start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEPOST_URL", "postgresql://127.0.0.1:1/x")
+    program = start("run", "shop:mp", "--processes", "2", cwd=shop.folder)
+    said: list[str] = []
+    async with asyncio.timeout(40):
+        while len(said) < 4:
+            line = await asyncio.to_thread(program.complaint)
+            said += [line] if "starts in" in line else []
+    begin = "milepost: a process ended with status 1: the next one starts in"
+    assert said == [f"{begin} 1 s\n", f"{begin} 1 s\n", f"{begin} 2 s\n", f"{begin} 2 s\n"]
+    assert (await end(program, signal.SIGTERM)).status == 0
+
+
+async def test_an_error_that_ends_the_program(start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEPOST_URL", "postgresql://127.0.0.1:1/x")
+    outcome = await asyncio.to_thread(start("run", "shop:mp", cwd=shop.folder).end)
+    assert outcome.status == 1
+    assert "is the server running" in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["shop"], "such as shop:mp"),
+        (["shop:"], "such as shop:mp"),
+        (["shup:mp"], "there is no module 'shup'"),
+        (["broken:mp"], "ModuleNotFoundError: No module named 'nowhere'"),
+        (["shop:mq"], "module 'shop' has no 'mq': did you mean 'mp'?"),
+        (["shop:other"], "shop:other is no Milepost, but of type str"),
+        (["shop:empty"], "shop:empty has no subscriptions"),
+        (["unfinished:mp"], "it has no handler"),
+        (["shop:mp", "--grace", "nan"], "a number is wanted"),
+        (["shop:mp", "--processes", "0"], "--processes"),
+    ],
+)
+async def test_what_cannot_run_is_refused_in_one_line(
+    start: Start, shop: Shop, words: list[str], said: str
+) -> None:
+    outcome = await asyncio.to_thread(start("run", *words, cwd=shop.folder).end)
+    outcome.refused(said)
+    assert outcome.out == ""
