@@ -14,6 +14,7 @@ from milepost import Milepost, NewMessage
 from support import qualified
 
 SHOP = """
+import asyncio
 import os
 from typing import Any
 from milepost import Message, Milepost
@@ -26,6 +27,8 @@ other = "text"
 async def invoice(message: Message[Any]) -> None:
     with open("handled", "a") as file:
         file.write(f"{os.getpid()} {message.position}\\n")
+    if message.type == "endless":
+        await asyncio.Event().wait()
 
 @mp.subscription("mails", category="mail", concurrency=2)
 async def mail(message: Message[Any]) -> None: ...
@@ -90,6 +93,14 @@ async def until_handled(mp: Milepost, shop: Shop, processes: int) -> None:
                 await asyncio.sleep(0.05)
 
 
+async def until_workers(mp: Milepost, count: int) -> None:
+    """Waits until so many workers give signs of life."""
+    statement = qualified("select count(*) from {}.workers", mp)
+    async with asyncio.timeout(20):
+        while list(await mp.log.database.execute(statement, {})) != [(count,)]:
+            await asyncio.sleep(0.05)
+
+
 async def end(program: Program, number: int) -> Outcome:
     return await asyncio.to_thread(program.end, number)
 
@@ -116,6 +127,19 @@ async def test_a_killed_process_comes_back(mp: Milepost, start: Start, shop: Sho
     assert outcome.status == 0, outcome
     assert outcome.out.splitlines() == LINES
     assert "milepost: a process ended by SIGKILL: the next one starts in 1 s\n" in outcome.err
+    assert not shop.alive()
+
+
+async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> None:
+    program = start("run", "shop:mp", "--processes", "2", "--grace", "600", cwd=shop.folder)
+    await mp.append("order-1", NewMessage("endless"))
+    await until_workers(mp, 2)
+    async with asyncio.timeout(20):
+        while not shop.handled():
+            await asyncio.sleep(0.05)
+    program.process.send_signal(signal.SIGTERM)
+    await until_workers(mp, 1)
+    assert (await end(program, signal.SIGTERM)).status == 1
     assert not shop.alive()
 
 
@@ -147,11 +171,11 @@ async def test_an_error_that_ends_the_program(start: Start, shop: Shop, monkeypa
         (["shop:"], "such as shop:mp"),
         (["shup:mp"], "there is no module 'shup'"),
         (["broken:mp"], "ModuleNotFoundError: No module named 'nowhere'"),
-        (["shop:mq"], "module 'shop' has no 'mq': did you mean 'mp'?"),
+        (["shop:mpp"], "module 'shop' has no 'mpp': did you mean 'mp'?"),
         (["shop:other"], "shop:other is no Milepost, but of type str"),
         (["shop:empty"], "shop:empty has no subscriptions"),
         (["unfinished:mp"], "it has no handler"),
-        (["shop:mp", "--grace", "nan"], "a number is wanted"),
+        (["shop:mp", "--grace", "inf"], "a number is wanted"),
         (["shop:mp", "--processes", "0"], "--processes"),
     ],
 )

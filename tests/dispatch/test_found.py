@@ -8,6 +8,7 @@ from dispatch.simulation.operations import (
     Expire,
     Fill,
     GiveBack,
+    Learn,
     Make,
     Next,
     Park,
@@ -210,5 +211,73 @@ def test_a_probe_of_one_lane_is_not_held_up_by_suspects_of_another() -> None:
             Take(),
             Take(lane=1),
             Pump(),
+        ],
+    )
+
+
+def test_what_a_person_retries_after_a_failure_is_not_overwritten_by_it() -> None:
+    replay(
+        Setup(ordered=False, window=8),
+        [
+            Append(count=4),
+            Fill(),
+            Next(),
+            Retry(which=1, count=5, after=0.0),
+            Swap(),
+            Append(count=2),
+            Append(count=4),
+            Append(),
+            Pump(),
+            Ack(which=3, count=2),
+            Make(),
+            Commit(),
+            Learn(),
+            Next(),
+            Ack(which=3),
+            Make(),
+            Retry(which=6),
+            Pass(seconds=1.0),
+            RetryRow(which=1),
+            Pump(),
+        ],
+    )
+
+
+def test_what_waits_behind_what_is_settled_and_not_written_is_not_forgotten() -> None:
+    replay(
+        Setup(keys=1, kept=True),
+        [
+            Append(count=4),
+            Fill(),
+            Next(),
+            Retry(after=0.0),
+            Pump(),
+            Ack(),
+            Swap(),
+            SkipRow(which=1),
+            Make(),
+            Next(),
+            Ack(),
+        ],
+    )
+
+
+def test_what_waits_behind_what_is_parked_and_not_written_is_not_forgotten() -> None:
+    replay(
+        Setup(lanes=3, on_park="continue", timeout=1.0, attempts=1, kept=True),
+        [
+            Append(count=8),
+            Pump(),
+            Pass(),
+            Append(),
+            Append(),
+            Pump(),
+            Retry(cause=2),
+            Swap(),
+            SkipRow(which=2, poke=False),
+            Append(),
+            Pump(),
+            Pass(),
+            Make(),
         ],
     )

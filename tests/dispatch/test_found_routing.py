@@ -1,6 +1,6 @@
 """Schedules with consumers that the simulation found, each of which broke something once."""
 
-from dispatch.simulation.events import Change, Join, Kill, Leave, Lose, SkipRow, Start, Take, Wish
+from dispatch.simulation.events import Change, Join, Kill, Leave, Lose, RetryRow, SkipRow, Start, Take, Wish
 from dispatch.simulation.operations import (
     Ack,
     Append,
@@ -283,5 +283,87 @@ def test_what_a_scan_finds_for_a_consumer_that_is_lost_goes_to_others() -> None:
             Make(),
             Lose(),
             Pump(),
+        ],
+    )
+
+
+def test_what_a_person_retries_starts_its_count_anew_though_nobody_takes_it() -> None:
+    replay(
+        Setup(ordered=False, strategy="pinned_by_correlation"),
+        [
+            Append(),
+            Join(),
+            Fill(),
+            Next(),
+            Retry(after=0.0),
+            Swap(),
+            Make(),
+            Commit(),
+            RetryRow(),
+            Learn(),
+            Make(),
+            Join(wishes=(Wish(filter=5, bytes=100), Wish(filter=5, priority=1, bytes=0))),
+            Next(),
+            Pump(),
+        ],
+    )
+
+
+def test_what_is_left_goes_out_when_the_last_suspect_was_set_aside() -> None:
+    replay(
+        Setup(strategy="round_robin", track_all=True),
+        [
+            Append(count=4, number=4),
+            Join(),
+            Fill(),
+            Next(),
+            Swap(),
+            Kill(),
+            Start(),
+            Take(),
+            Fill(),
+            Join(wishes=(Wish(filter=3, capacity=1, bytes=100),)),
+            Swap(),
+            Pump(lazy=True),
+        ],
+    )
+
+
+def test_a_skip_that_is_told_of_late_frees_the_key() -> None:
+    replay(
+        Setup(keys=2, strategy="pinned", max_waiting=1, kept=True),
+        [
+            Append(count=4, number=2),
+            Join(wishes=(Wish(filter=1, capacity=5, bytes=100),)),
+            Pump(),
+            Join(),
+            SkipRow(which=1, poke=False),
+            Pump(),
+            Ack(),
+            Next(),
+            Ack(),
+            Swap(),
+        ],
+    )
+
+
+def test_a_suspect_that_was_given_back_and_is_loaded_again_has_not_been_tried() -> None:
+    replay(
+        Setup(strategy="pinned", killed=False),
+        [
+            Append(),
+            Start(),
+            Kill(),
+            Take(),
+            Join(),
+            Pump(),
+            Start(),
+            Kill(),
+            Take(),
+            Join(),
+            Pump(),
+            Leave(),
+            Change(blocks=False),
+            Make(),
         ],
     )

@@ -106,7 +106,7 @@ MUTATIONS = (
         "ledger.py",
         "            self._look_later = min(due, self._look_later)\n",
         "            pass\n",
-        ("local", "ordered"),
+        ("local", "ordered", "routed", "pinned", "crossed"),
     ),
     Mutation(
         "an attempt is not counted",

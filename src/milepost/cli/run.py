@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+from collections.abc import Coroutine
 from importlib import import_module
 from math import isfinite
 from types import ModuleType
@@ -45,8 +46,7 @@ def run(
     if not quiet:
         typer.echo("\n".join(lines))
         sys.stdout.flush()
-    ended_well = _work(mp, grace) if processes == 1 else _share(program, processes, grace)
-    if not ended_well:
+    if not _ends_well(_work(mp, grace) if processes == 1 else _share(program, processes, grace)):
         raise typer.Exit(FATAL)
 
 
@@ -97,20 +97,23 @@ def _lines(program: str, mp: Milepost) -> list[str]:
     ]
 
 
-def _work(mp: Milepost, grace: float) -> bool:
-    """Works in this process; whether it ended well."""
+async def _work(mp: Milepost, grace: float) -> bool:
+    await mp.run(grace=grace)
+    return True
+
+
+async def _share(program: str, processes: int, grace: float) -> bool:
+    command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace), "--quiet"]
+    return await Processes(command, processes).run()
+
+
+def _ends_well(work: Coroutine[None, None, bool]) -> bool:
+    """Works until a signal; whether it ended well then."""
     try:
-        asyncio.run(mp.run(grace=grace))
+        return asyncio.run(work)
     except KeyboardInterrupt:
         # The signal came before there was anything to end.
         return True
     except Exception as error:
         status_of(error)
         return False
-    return True
-
-
-def _share(program: str, processes: int, grace: float) -> bool:
-    """Works in several processes; whether they ended well."""
-    command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace), "--quiet"]
-    return asyncio.run(Processes(command, processes).run())

@@ -36,8 +36,8 @@ class Board(Generic[M]):
         """Rows that were due and are not to run: a person skipped them, or an earlier one of their key does."""
         self.guards: dict[int, Delivery[M]] = {}
         """Deliveries that are handed out as soon as their rows say that they run."""
-        self.suspicious: dict[int, None] = {}
-        """Rows that said `running` when a process vanished, and that have not been tried since."""
+        self.suspicious: dict[int, bool] = {}
+        """Rows that said `running` when a process vanished; whether that they are tried is counted already."""
         self.bytes = 0
         self.lent = 0
         self.lent_bytes = 0
@@ -102,6 +102,8 @@ class Board(Generic[M]):
     def finish(self, entry: Entry[M]) -> None:
         """It is done."""
         entry.place = GONE
+        if entry.suspect:
+            self.suspicious.pop(entry.position, None)
         if entry.row is None:
             del self.window.entries[entry.position]
             self.bytes -= entry.size
@@ -192,7 +194,8 @@ class Board(Generic[M]):
     def start(self, entry: Entry[M], row: Row) -> None:
         """Its row says now that it runs."""
         entry.guard = False
-        self.suspicious.pop(entry.position, None)
+        if entry.suspect:
+            self.suspicious[entry.position] = True
         entry.row = row
         self.window.entries.pop(entry.position, None)
         self.rows[entry.position] = entry
@@ -210,6 +213,8 @@ class Board(Generic[M]):
         """A person changed the row of an entry that is here."""
         if row.state is not State.SKIPPED or entry.place in (OPEN, GUARDED):
             entry.row = row
+            if entry.fate is not None and entry.fate.state is State.UNROUTED:
+                entry.fate = entry.fate.changed(attempts=row.attempts, total=row.total)
         elif entry.place != GONE:
             self.suspicious.pop(row.position, None)
             self.forget(entry)
@@ -222,9 +227,8 @@ class Board(Generic[M]):
         guard = row.state is not State.RUNNING and (started_before or self.settings.track_all)
         size = loaded.message.size
         suspect = row.state is State.RUNNING and row.position in self.suspicious
-        entry = Entry(
-            row.position, loaded.message, row.key, size, guard=guard or suspect, suspect=suspect, row=row
-        )
+        guard = guard or (suspect and not self.suspicious[row.position])
+        entry = Entry(row.position, loaded.message, row.key, size, guard=guard, suspect=suspect, row=row)
         self.rows[row.position] = entry
         self.bytes += size
         return entry
@@ -268,6 +272,9 @@ class Board(Generic[M]):
         self.keys.rebuild(key, entries)
         if entries:
             self.make_ready(entries[0])
+        elif len(rows) < len(held.rows):
+            # What is behind those that are settled here is known when that is written.
+            self.keys.unknown[key] = None
         if held.more or len(runnable) < len(rows):
             self.hold(key)
         else:

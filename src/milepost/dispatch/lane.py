@@ -270,8 +270,7 @@ class Lane(Generic[M]):
 
     def poke(self) -> None:
         """A person has changed rows: they are looked at with the next exchange."""
-        if self._board.has_rows:
-            self._ledger.look_at(float("-inf"))
+        self._ledger.look_at(float("-inf"))
 
     def exchange(self, now: float, commits: Sequence[Delivery[M]] = ()) -> Exchange[M] | None:
         """What is to be written and asked now; None if nothing is, or while another exchange is under way.
@@ -414,7 +413,7 @@ class Lane(Generic[M]):
         """What ran when its process vanished is tried alone, after what is before it in its key."""
         for loaded in state.running:
             self._ledger.count_failure(state.now)
-            self._board.suspicious[loaded.row.position] = None
+            self._board.suspicious[loaded.row.position] = False
             if loaded.row.key is not None:
                 self._board.keys.unknown[loaded.row.key] = None
             else:

@@ -358,6 +358,10 @@ class Ledger(Generic[M]):
         """A row is due: it failed a while ago, or a person decided."""
         board, row = self._board, loaded.row
         entry = board.rows.get(row.position)
+        if entry is not None and entry.fate is not None and row.since > entry.fate.since:
+            # A person decided after the attempt: what came of that is not written over it.
+            board.forget(entry)
+            entry = None
         if entry is not None:
             board.update(entry, row)
         elif row.state is State.SKIPPED:

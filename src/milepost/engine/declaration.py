@@ -43,7 +43,7 @@ class Declaration:
     `timeout`: seconds for a call of a handler, which then counts as failed. Defaults to 30.
     `checkpoint`: how often a lane's progress is written.
     `lease`: seconds after which a worker that gave no sign of life is replaced. Defaults to 30.
-    `stall_after`: how many parked messages stop it. Defaults to 1,000.
+    `stall_after`: how many failures in a row, or messages retrying, stop it until one succeeds. Defaults to 1,000.
     `max_waiting`: how many messages may wait behind others before it reads no further. Defaults to 100,000.
     `keep_done`: for how many seconds stored messages that are done are kept. Defaults to not at all.
     `renamed_from`: the name under which its progress was stored before.

@@ -87,10 +87,17 @@ class Program:
         return report
 
     async def run(self, grace: float) -> None:
-        """Works until SIGINT or SIGTERM; the first lets what runs end, the second does not."""
+        """Works until SIGINT or SIGTERM; the first lets what runs end, the second ends the process."""
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def on_signal(number: signal.Signals) -> None:
+            if stop.is_set():
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, on_signal, number)
         try:
             async with self.running(grace=grace):
                 await stop.wait()

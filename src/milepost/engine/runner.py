@@ -347,6 +347,7 @@ class Runner:
         trace = "".join(traceback.format_exception(error))
         logger.warning("%s: position %d failed: %s", self.name, delivery.message.position, reason)
         if self._failed(delivery, error):
+            self.tally.parked += 1
             owned.lane.park([delivery], self._now(), reason=reason, error=trace)
         else:
             owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))

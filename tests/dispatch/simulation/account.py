@@ -40,6 +40,8 @@ class Account:
         self.outcomes: list[bool | None] = [False] * self.vanished
         """How attempts ended since the last write: well, badly, or without counting."""
         self.suspects = {loaded.row.position for loaded in state.running}
+        self.running = frozenset(self.suspects)
+        """Rows that said so when it came."""
         self._give_up_suspects(state)
 
     def begin_people(self) -> None:
@@ -114,6 +116,7 @@ class Account:
                 return
         self.counted.pop(position, None)
         self.suspects.discard(position)
+        self.running -= {position}
 
     def learn_refused(self, position: int) -> None:
         """A person has changed a row meanwhile."""

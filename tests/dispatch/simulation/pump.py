@@ -22,9 +22,18 @@ def pump(world: World, worker: Worker, *, fill: bool, lazy: bool = False) -> Non
     while _round(world, worker, fill, lazy):
         rounds -= 1
         ensure(rounds > 0, "a worker goes on and on, though there is nothing to do")
-    if not any(holding.lane.suspects for holding in worker.holdings.values()):
-        for holding in worker.holdings.values():
-            check_quiet(holding, filled=fill)
+    if any(holding.lane.suspects for holding in worker.holdings.values()):
+        _check_suspects(worker)
+        return
+    for holding in worker.holdings.values():
+        check_quiet(holding, filled=fill)
+
+
+def _check_suspects(worker: Worker) -> None:
+    """Where suspects wait, one is out, unless that is not to be."""
+    out = any(holding.open for holding in worker.holdings.values())
+    excused = worker.breaker.stalled or worker.store.setup.strategy or out
+    ensure(bool(excused), "suspects wait, and nothing is out")
 
 
 def _round(world: World, worker: Worker, fill: bool, lazy: bool) -> bool:
@@ -88,7 +97,7 @@ def _should_be_out(holding: Holding, message: Message) -> bool:
         return False
     if not _is_due(holding, position) or not _is_key_free(holding, message):
         return False
-    if holding.row(position) is not None and _is_full_of_rows(holding):
+    if _is_full_of_rows(holding) and _has_rows(holding, message):
         return False
     return not holding.routed or has_room(holding, message)
 
@@ -116,6 +125,12 @@ def _is_key_free(holding: Holding, message: Message) -> bool:
     if any(claim.key == message.key for claim in holding.open.values()):
         return False
     return lowest_unsettled(holding, message.key) == message.position
+
+
+def _has_rows(holding: Holding, message: Message) -> bool:
+    """Whether something has to be loaded, or looked at, before it can go out."""
+    others = holding.store.log.by_key[message.key] if holding.settings.ordered else [message]
+    return any(other.position in holding.record.rows for other in others)
 
 
 def _is_full_of_rows(holding: Holding) -> bool:

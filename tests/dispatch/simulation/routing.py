@@ -98,7 +98,7 @@ def _is_low(holding: Holding, consumer: str, route: Route) -> bool:
 
 def check_turn(holding: Holding, claim: Claim) -> None:
     """Without keys a group gets its messages in the order of the log, also those that it had no room for."""
-    if claim.key is not None or is_pinned(holding):
+    if claim.key is not None or claim.alone or claim.position in holding.handed or is_pinned(holding):
         return
     group = holding.consumers.group_of(claim.delivery.message)
     promised = {delivery.entry.position for delivery in holding.promises}

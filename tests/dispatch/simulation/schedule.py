@@ -11,26 +11,28 @@ from dispatch.simulation.setup import Setup
 from milepost.dispatch.routes import STRATEGIES
 
 LENGTH = 80
-KINDS = ("local", "ordered", "routed", "pinned")
-"""Handlers without an order, handlers with one, consumers, consumers with pinned buckets."""
+KINDS = ("local", "ordered", "routed", "pinned", "crossed")
+"""Handlers without an order, handlers with one, consumers, consumers with pinned buckets; and few messages of few
+keys, on which people and exchanges cross."""
 
 
 def drawn(kind: str, seed: int, length: int = LENGTH) -> tuple[Setup, list[Operation]]:
     """A setup of a kind and a schedule for it."""
     random = Random(f"{kind} {seed}")
     setup = _setup(kind, random)
-    draw = _Draw(random, setup)
-    return setup, draw.schedule(length)
+    choices = _CROSSED if kind == "crossed" else _COMMON
+    return setup, _Draw(random, setup, choices).schedule(length // 2 if kind == "crossed" else length)
 
 
 def _setup(kind: str, random: Random) -> Setup:
-    routed = kind in ("routed", "pinned")
+    crossed = kind == "crossed"
+    routed = kind in ("routed", "pinned") or (crossed and random.random() < 0.3)
     strategies = STRATEGIES[2:] if kind == "pinned" else STRATEGIES[:2]
     small_or_large = (random.randint(1, 4), 1000)
     return Setup(
-        lanes=1 if routed else random.choice((1, 1, 2, 3)),
-        keys=random.choice((1, 2, 3, 5, 5)),
-        ordered=kind == "ordered" or (routed and random.random() < 0.5),
+        lanes=1 if routed or crossed else random.choice((1, 1, 2, 3)),
+        keys=random.choice((1, 2) if crossed else (1, 2, 3, 5, 5)),
+        ordered=kind == "ordered" or ((routed or crossed) and random.random() < (0.8 if crossed else 0.5)),
         strategy=random.choice(strategies) if routed else None,
         on_park="block" if random.random() < 0.5 else "continue",
         window=random.choice((1, 2, 3, 5, 8, 12, 20)),
@@ -50,10 +52,10 @@ def _setup(kind: str, random: Random) -> Setup:
 class _Draw:
     """Draws operations that fit a setup."""
 
-    def __init__(self, random: Random, setup: Setup) -> None:
+    def __init__(self, random: Random, setup: Setup, common: "Choices") -> None:
         self._random = random
         self._setup = setup
-        choices = [*_COMMON, *(_ROUTED if setup.strategy else ())]
+        choices = [*common, *(_ROUTED if setup.strategy else ())]
         # Some schedules are calm, some see a lot of one thing.
         self._choices = [choice for choice, _ in choices]
         self._weights = [
@@ -69,6 +71,7 @@ class _Draw:
 
 
 Choice = Callable[[Random], Iterable[Operation]]
+Choices = tuple[tuple[Choice, int], ...]
 
 
 def _where(random: Random) -> dict[str, int]:
@@ -81,7 +84,7 @@ def _which(random: Random) -> dict[str, Any]:
 
 def _append(random: Random) -> Operation:
     return operations.Append(
-        random.choice((1, 1, 2, 4, 8)),
+        random.choice((1, 2, 4, 8)),
         random.randrange(5),
         random.randrange(NUMBERS),
         random.choice((1, 1, 2, 5)),
@@ -121,8 +124,8 @@ def _wish(random: Random) -> events.Wish:
     return events.Wish(
         random.choice((0, 0, 0, 1, 2, 3, 4, 5, 6)),
         random.choice((0, 0, 0, 1)),
-        random.choice((0, 1, 1, 2, 2, 5)),
-        random.choice((0, 3, 100, 100)),
+        random.choice((0, 1, 2, 2, 5, 5)),
+        random.choice((0, 3, 100, 100, 100, 100)),
     )
 
 
@@ -140,8 +143,9 @@ def _change(random: Random) -> Operation:
 
 def _begin(random: Random, setup: Setup) -> Iterable[Operation]:
     """Something to do, and someone to do it."""
-    yield operations.Append(random.randint(1, 8), random.randrange(5), random.randrange(NUMBERS))
+    yield operations.Append(random.randint(4, 12), random.randrange(5), random.randrange(NUMBERS))
     if setup.strategy is not None:
+        yield events.Join(name=random.randrange(3), wishes=(events.Wish(capacity=random.choice((1, 3, 6))),))
         yield _join(random)
 
 
@@ -160,7 +164,8 @@ def _take_over(random: Random) -> Iterable[Operation]:
     worker = random.randrange(3)
     for lane in range(3):
         yield events.Take(worker, lane, by_force=end == 2)
-    yield from [_join(random), _join(random)]
+    yield events.Join(worker, random.randrange(3))
+    yield _there(_join(random), {"worker": worker})
     yield operations.Pump(worker, random.random() < 0.5)
 
 
@@ -171,7 +176,7 @@ def _round(random: Random) -> Iterable[Operation]:
     yield operations.Next(**where)
     yield _there(_settle(random), where)
     yield operations.Swap(**where)
-    yield operations.Next(**where)
+    yield operations.Next(**where, limit=random.choice((1, 10)))
 
 
 def _go_on(random: Random) -> Iterable[Operation]:
@@ -182,7 +187,7 @@ def _go_on(random: Random) -> Iterable[Operation]:
 
 
 def _settle(random: Random) -> Operation:
-    return random.choice((_ack, _ack, _retry, _park, _give_back))(random)
+    return random.choice((_ack, _ack, _retry, _retry, _park, _give_back))(random)
 
 
 def _park(random: Random) -> Operation:
@@ -201,7 +206,7 @@ def _meanwhile(random: Random) -> Iterable[Operation]:
     before = random.randint(0, len(between))
     yield operations.Make(**where, commits=random.choice((0, 0, 2)))
     yield from between[:before]
-    yield operations.Commit(**where)
+    yield operations.Abandon(**where) if random.random() < 0.15 else operations.Commit(**where)
     yield from between[before:]
     yield operations.Learn(**where)
     if random.random() < 0.5:
@@ -249,42 +254,52 @@ def _swap(random: Random) -> Operation:
     return operations.Swap(**_where(random), commits=random.choice((0, 0, 1, 3)))
 
 
-_COMMON: tuple[tuple[Choice, int], ...] = (
-    (_round, 10),
-    (_meanwhile, 6),
-    (_go_on, 4),
-    (_take_over, 2),
+_COMMON: Choices = (
     (_one(_append), 12),
-    (_one(_fill), 6),
-    (_one(_next), 10),
-    (_one(_ack), 8),
-    (_one(_retry), 5),
-    (_one(_park), 2),
-    (_one(_give_back), 2),
+    (_round, 14),
+    (_meanwhile, 14),
+    (_go_on, 8),
+    (_take_over, 3),
+    (_one(_fill), 4),
+    (_one(_next), 6),
+    (_one(_settle), 10),
+    (_one(_swap), 5),
+    (_one(_person), 16),
+    (_one(_pass), 10),
+    (_one(_expire), 3),
+    (_one(_late), 2),
     (_one(lambda random: operations.Extend(**_which(random), seconds=random.choice((1.0, 5.0)))), 1),
     (_one(lambda random: operations.Stop(**_which(random))), 1),
-    (_one(_late), 2),
-    (_one(_expire), 3),
-    (_one(_make), 3),
-    (_one(lambda random: operations.Commit(**_where(random))), 3),
-    (_one(lambda random: operations.Learn(**_where(random))), 3),
-    (_one(_swap), 8),
+    (_one(_make), 2),
+    (_one(lambda random: operations.Commit(**_where(random))), 2),
+    (_one(lambda random: operations.Learn(**_where(random))), 2),
     (_one(lambda random: operations.Abandon(**_where(random))), 1),
-    (_one(lambda random: operations.Pump(random.randrange(3), random.random() < 0.5, random.random() < 0.5)), 4),
-    (_one(_pass), 8),
     (_one(lambda random: events.Start()), 1),
-    (_one(lambda random: events.Kill(random.randrange(3))), 1),
-    (_one(lambda random: events.Take(**_where(random), by_force=random.random() < 0.2)), 3),
-    (_one(lambda random: events.Release(**_where(random))), 1),
+    (_one(lambda random: events.Take(**_where(random), by_force=random.random() < 0.3)), 2),
+    (_one(lambda random: events.Release(**_where(random))), 2),
     (_one(lambda random: events.Forget(**_where(random))), 1),
-    (_one(_person), 3),
     (_one(lambda random: events.MoveCursor(random.randrange(3), random.randrange(101))), 1),
-    (_one(lambda random: events.Poke()), 1),
+    (_one(lambda random: events.Poke()), 2),
     (_one(_redefine), 1),
     (_one(_change), 1),
 )
 
-_ROUTED: tuple[tuple[Choice, int], ...] = (
+_CROSSED: Choices = (
+    (_one(_append), 8),
+    (_round, 8),
+    (_meanwhile, 16),
+    (_go_on, 8),
+    (_one(_settle), 8),
+    (_one(_next), 4),
+    (_one(_swap), 6),
+    (_one(_person), 16),
+    (_one(_pass), 8),
+    (_one(lambda random: events.Poke()), 3),
+    (_one(_change), 1),
+    (_take_over, 1),
+)
+
+_ROUTED: Choices = (
     (_one(_join), 8),
     (_one(_leave), 2),
     (_one(_lose), 2),

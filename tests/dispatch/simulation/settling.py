@@ -78,9 +78,9 @@ def expire(holding: Holding) -> None:
     """What has timed out comes back, each an attempt."""
     now = holding.store.now
     late = {delivery for delivery, claim in holding.open.items() if claim.deadline and claim.deadline <= now}
+    late.difference_update(holding.committing())
     expired = holding.lane.expire(now)
-    sure = late.difference(holding.committing())
-    ensure(sure <= set(expired) <= late, f"{expired} timed out, instead of {late}")
+    ensure(set(expired) == late, f"{len(expired)} timed out, instead of {len(late)}")
     for claim in _end(holding, expired)[0]:
         fail(holding, claim)
 
@@ -141,15 +141,14 @@ def _is_skipped(holding: Holding, claim: Claim) -> bool:
 
 
 def _end(holding: Holding, deliveries: Deliveries) -> tuple[list[Claim], list[Delivery[Message]]]:
-    """Ends claims; those that were in force, and the deliveries whose claims were not."""
+    """Ends claims; those that were in force, and the deliveries whose claims were not, or are a transaction's."""
     ended, refused = [], []
     for delivery in deliveries:
-        claim = holding.open.pop(delivery, None)
-        if claim is None:
-            refused.append(delivery)
-        else:
-            ended.append(claim)
+        if delivery in holding.open and delivery not in holding.committing():
+            ended.append(holding.open.pop(delivery))
             holding.past.append(delivery)
+        else:
+            refused.append(delivery)
     return ended, refused
 
 
