@@ -103,7 +103,7 @@ def _through(lane: Lane[Example], pages: list[Page]) -> float:
     answer: Answer[Example] = Answer(rows=False)
     begun = time.perf_counter()
     for messages, keys in pages:
-        lane.fill(messages, keys, messages[-1].position)
+        lane.fill(messages, keys if lane.ordered else None, messages[-1].position)
         while given := lane.next(0.0, AT_ONCE):
             lane.ack(given)
         lane.exchange(0.0)

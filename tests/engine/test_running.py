@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from milepost import Message, Milepost, NewMessage
+from milepost import Message, Milepost, NewMessage, by_function, by_property
 from milepost.dispatch import Retry
 from milepost.engine.context import Context
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
@@ -59,6 +59,58 @@ async def test_the_messages_of_a_stream_are_handled_in_order_and_never_two_at_on
     await mp.run_until_idle()
     assert len(seen) == 7
     assert all(versions == list(range(1, len(versions) + 1)) for versions in seen.values())
+
+
+async def test_without_an_order_messages_of_a_stream_run_side_by_side(make_mp: MakeMilepost) -> None:
+    mp = make_mp(concurrency=4)
+    running = most = 0
+
+    @mp.subscription("unordered", category="order", ordered_by=None, lanes=2)
+    async def handle(message: Message[Any]) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    async with mp:
+        await fill(mp, 20, streams=1)
+        assert (await mp.run_until_idle())["unordered"].handled == 20
+    assert most == 4
+
+
+async def test_an_order_by_property_goes_over_streams(mp: Milepost) -> None:
+    seen: dict[int, list[int]] = defaultdict(list)
+
+    @mp.subscription("customers", category="order", ordered_by=by_property("customer"))
+    async def handle(message: Message[Any]) -> None:
+        await asyncio.sleep(0)
+        seen[message.data].append(message.position)
+
+    for number in range(60):
+        await mp.append(f"order-{number}", NewMessage("placed", number % 3, properties={"customer": number % 3}))
+    await mp.run_until_idle()
+    assert len(seen) == 3
+    assert all(positions == sorted(positions) for positions in seen.values())
+
+
+async def test_a_function_that_gives_no_key_parks_the_message_under_its_stream(mp: Milepost) -> None:
+    seen = []
+
+    def order(message: Message[Any]) -> int:
+        return 10 // int(message.data)
+
+    @mp.subscription("partitions", category="order", ordered_by=by_function(order))
+    async def handle(message: Message[Any]) -> None:
+        seen.append(message.data)
+
+    for number in (5, 0, 2):
+        await mp.append(f"order-{number}", NewMessage("placed", number))
+    await mp.run_until_idle()
+    assert sorted(seen) == [2, 5]
+    ((position, state, _, reason),) = await rows(mp)
+    assert (position, state) == (2, "parked")
+    assert "ZeroDivisionError" in reason
 
 
 async def test_keys_run_side_by_side_up_to_the_concurrency(make_mp: MakeMilepost) -> None:

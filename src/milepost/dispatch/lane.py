@@ -16,6 +16,7 @@ from milepost.dispatch.route import Route
 from milepost.dispatch.router import Router
 from milepost.dispatch.routes import Routes
 from milepost.dispatch.settings import Settings
+from milepost.dispatch.window import check_page
 
 _UNLIMITED = 2**63
 
@@ -58,6 +59,11 @@ class Lane(Generic[M]):
         """The position after which `fill` wants to go on."""
         return self._board.window.reach
 
+    @property
+    def ordered(self) -> bool:
+        """Whether `fill` wants keys."""
+        return self._board.settings.ordered
+
     def room(self) -> int:
         """How many messages `fill` can take now."""
         if self._breaker.stalled:
@@ -70,7 +76,7 @@ class Lane(Generic[M]):
         `keys` has the key of each message; None without an order. False if the window is full: `reach` says
         how far it came.
         """
-        _check_page(messages, keys, up_to, ordered=self._board.settings.ordered)
+        check_page(messages, keys, up_to, ordered=self._board.settings.ordered)
         board = self._board
         window = board.window
         reach = window.reach
@@ -343,8 +349,6 @@ class Lane(Generic[M]):
         self._breaker.stall_after = settings.stall_after
         self._breaker.pace = settings.retry.delay
 
-    # Claims
-
     def _end_starts(self, now: float) -> None:
         """What a row says to be running no longer does, and was no attempt; a suspect that waits stays one."""
         for entry in list(self._board.rows.values()):
@@ -443,11 +447,3 @@ class Lane(Generic[M]):
         for delivery in commits:
             if delivery.entry.delivery is not delivery:
                 raise ValueError(f"the claim on position {delivery.entry.position} is no longer in force")
-
-
-def _check_page(messages: Sequence[M], keys: Sequence[str] | None, up_to: int, *, ordered: bool) -> None:
-    """Refuses what would lose a message or hand one out twice."""
-    if ordered is (keys is None) or (keys is not None and len(keys) != len(messages)):
-        raise ValueError("with an order every message has a key, without one none has")
-    if messages and messages[-1].position > up_to:
-        raise ValueError(f"position {messages[-1].position} is beyond {up_to}, the end of the page")

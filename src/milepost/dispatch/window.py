@@ -1,6 +1,6 @@
 """What a lane has taken from the log and not settled, and how far its cursor may move."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Generic
 
@@ -51,3 +51,11 @@ class Window(Generic[M]):
         if unsettled[-1] < self.reach:
             ahead.append((unsettled[-1] + 1, self.reach))
         return Cursor(unsettled[0] - 1, (*ahead, *self._done))
+
+
+def check_page(messages: Sequence[M], keys: Sequence[str] | None, up_to: int, *, ordered: bool) -> None:
+    """Refuses what would lose a message or hand one out twice."""
+    if ordered is (keys is None) or (keys is not None and len(keys) != len(messages)):
+        raise ValueError("with an order every message has a key, without one none has")
+    if messages and messages[-1].position > up_to:
+        raise ValueError(f"position {messages[-1].position} is beyond {up_to}, the end of the page")

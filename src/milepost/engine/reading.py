@@ -79,7 +79,7 @@ class Reading:
                 keys[number].append(key)
         for number, owned in takers.items():
             if segment.high > owned.lane.reach:
-                owned.lane.fill(messages[number], keys[number], segment.high)
+                owned.lane.fill(messages[number], keys[number] if owned.lane.ordered else None, segment.high)
                 self._filled(owned)
 
 
