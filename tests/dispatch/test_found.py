@@ -236,7 +236,7 @@ def test_what_a_person_retries_after_a_failure_is_not_overwritten_by_it() -> Non
             Ack(which=3),
             Make(),
             Retry(which=6),
-            Pass(seconds=1.0),
+            Pass(),
             RetryRow(which=1),
             Pump(),
         ],

@@ -12,7 +12,7 @@ from dispatch.simulation.schedule import KINDS, drawn
 from dispatch.simulation.search import found_by
 
 TESTS = Path(__file__).parents[1]
-SCHEDULES = 180
+SCHEDULES = 150
 """For each kind and part: all of it takes about ten seconds on one core."""
 
 

@@ -460,7 +460,7 @@ print("parent", mp.sync.append("order-1", M).version, next(following).version, f
 
 def test_what_mp_can_do_sync_can() -> None:
     """A method that is added to `Milepost` is added here too."""
-    declarations = {"message", "upcast", "subscription", "provide", "read_pages", "follow_pages"}
+    declarations = {"message", "upcast", "subscription", "provide", "declared", "read_pages", "follow_pages"}
     # What runs beside a block of code needs the event loop of that code.
     declarations.add("running")
     methods = {

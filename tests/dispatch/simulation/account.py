@@ -61,7 +61,7 @@ class Account:
         for row in (loaded.row for loaded in state.running):
             if row.attempts >= self.settings.retry.attempts:
                 self.suspects.discard(row.position)
-                self.fates[row.position] = Fate(((row.attempts, True),), now, (now, now), self.store.acts)
+                self.fates[row.position] = Fate(((row.attempts, True),), now, (now, now))
 
     # What it knows
 
@@ -156,4 +156,4 @@ class Account:
         for position, row in self.record.rows.items():
             if row.state is State.RUNNING and position not in self.fates and position not in self.acked:
                 options = tuple((attempts, False) for attempts in self.attempts(position))
-                self.fates[position] = Fate(options, now, (now, now), self.store.acts, ended=True)
+                self.fates[position] = Fate(options, now, (now, now), ended=True)

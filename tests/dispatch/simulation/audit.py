@@ -134,7 +134,7 @@ class Audit:
 
     def _check_person(self, position: int, fate: Fate | None) -> None:
         """What a person decided after an attempt is not overwritten by what that came to."""
-        newer = fate is not None and self._store.last_acts.get(position, 0) > fate.acts
+        newer = fate is not None and self._store.acted_at.get(position, 0) > fate.failed_at
         ensure(not newer, f"a person retried {position} after it failed, and {fate} was written over it")
 
     def _check_limits(self) -> None:

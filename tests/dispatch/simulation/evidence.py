@@ -18,8 +18,6 @@ class Fate:
     options: tuple[tuple[int, bool], ...]
     failed_at: float
     due: tuple[float, float]
-    acts: int = 0
-    """How often people had acted by then."""
     ended: bool = False
     """Whether it only ended with a release: then it may also be left as it was."""
 

@@ -12,8 +12,8 @@ from dispatch.simulation.setup import Definition
 from dispatch.simulation.store import Refused, Store
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery
-from milepost.dispatch.exchange import Answer, Exchange, LaneState
+from milepost.dispatch.delivery import Delivery, State
+from milepost.dispatch.exchange import Answer, Exchange, LaneState, Move
 from milepost.dispatch.lane import Lane
 from milepost.dispatch.routes import Routes
 from milepost.dispatch.settings import Settings
@@ -197,11 +197,18 @@ class Holding(Account):
                 self.acked.add(claim.position)
         write = under_way.exchange.write
         for move, moved in zip(write.moves if write else (), under_way.answer.moved, strict=True):
+            self._check_start(move)
             if moved:
                 self.learn_moved(move.position, move.row, under_way.evidence)
             else:
                 self.learn_refused(move.position)
         self.learn_rows(under_way.answer)
+
+    def _check_start(self, move: Move) -> None:
+        """A healthy message gets no row when it starts, save on probation."""
+        if move.row is not None and move.row.state is State.RUNNING and move.replaces is None:
+            on_probation = self.unclean and self.ordinals[move.position] <= self.settings.probation
+            ensure(on_probation or self.settings.track_all, f"{move.position} got a row, only because it starts")
 
     def abandon(self) -> None:
         """The exchange under way was rolled back."""

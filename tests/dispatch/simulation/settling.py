@@ -43,7 +43,7 @@ def park(holding: Holding, deliveries: Deliveries) -> None:
     for claim in claims:
         holding.outcomes.append(False)
         options = tuple((attempts + 1, True) for attempts in _counts(holding, claim))
-        _decide(holding, claim, Fate(options, now, (now, now), holding.store.acts))
+        _decide(holding, claim, Fate(options, now, (now, now)))
 
 
 def give_back(holding: Holding, deliveries: Deliveries) -> None:
@@ -118,7 +118,7 @@ def fail(
             waits += [after or 0.0]
         else:
             waits += waits_of(settings, cause, attempts)
-    _decide(holding, claim, Fate(tuple(options), now, (now + min(waits), now + max(waits)), holding.store.acts))
+    _decide(holding, claim, Fate(tuple(options), now, (now + min(waits), now + max(waits))))
 
 
 def _counts(holding: Holding, claim: Claim) -> set[int]:

@@ -63,10 +63,8 @@ class Store:
         """Messages that are done for good: acked, rejected, or moved past, and committed."""
         self.touched: dict[int, int] = {}
         """Messages whose rows a person has changed, and the revision of the last such change."""
-        self.acts = 0
-        """How often people acted."""
-        self.last_acts: dict[int, int] = {}
-        """For each message: which of those acts was the last on it."""
+        self.acted_at: dict[int, float] = {}
+        """When a person last changed a message's row."""
         self._epochs = 0
 
     def append(self, key: int, number: int, size: int, gap: int) -> None:
@@ -199,8 +197,7 @@ class Store:
         revision = rows[position].revision + 1
         rows[position] = replace(rows[position], due=self.now, since=self.now, revision=revision, **changes)
         self.touched[position] = revision
-        self.acts += 1
-        self.last_acts[position] = self.acts
+        self.acted_at[position] = self.now
 
     def move(self, lane: int, position: int) -> None:
         """A person moves the cursor."""
