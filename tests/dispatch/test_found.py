@@ -38,13 +38,6 @@ def test_what_was_promised_and_then_skipped_is_not_handed_out() -> None:
     replay(Setup(track_all=True), [Append(), Fill(), Next(), Swap(), SkipRow(), Pump()])
 
 
-def test_rows_and_messages_together_stay_within_the_window() -> None:
-    replay(
-        Setup(window=3),
-        [Append(count=8), Fill(), Next(), Retry(count=2, after=0.0), Swap(commits=1), Make(), Fill(), Swap()],
-    )
-
-
 def test_a_due_row_behind_a_due_row_is_not_loaded_with_an_old_revision() -> None:
     replay(
         Setup(on_park="continue", window=20),
@@ -93,13 +86,6 @@ def test_a_suspect_that_was_given_back_has_not_been_tried() -> None:
             GiveBack(),
             Next(),
         ],
-    )
-
-
-def test_an_answer_does_not_load_more_rows_than_there_is_room_for() -> None:
-    replay(
-        Setup(window=5, timeout=1.0, stall_after=1, attempts=1),
-        [Append(count=8), Pump(), Pass(), Expire(), Pump()],
     )
 
 

@@ -140,6 +140,16 @@ def test_what_a_transaction_settles_is_open_again_when_it_is_rolled_back() -> No
     assert owner.states() == {1: "retrying", 2: "waiting"}
 
 
+def test_what_timed_out_during_a_transaction_that_is_rolled_back_comes_back() -> None:
+    owner = Owner(timeout=30)
+    owner.fill(Example(1), up_to=1)
+    owner.next()
+    assert owner.lane.exchange(owner.now, commits=[owner.open[1]]) is not None
+    assert owner.lane.expire(131) == []
+    owner.lane.abandon()
+    assert owner.lane.expire(131) == [owner.open[1]]
+
+
 def test_a_row_that_a_transaction_settles_must_be_unchanged() -> None:
     owner = Owner(state=start(1, rows=True))
     owner.write(held=held(stored(1, "retrying", due=99.0, revision=4)))

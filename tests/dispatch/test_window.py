@@ -102,6 +102,23 @@ def test_reading_goes_on_behind_what_is_done_already() -> None:
     assert owner.lane.cursor == Cursor(1_000_000)
 
 
+def test_a_lane_asks_for_no_more_rows_than_there_is_room_for() -> None:
+    owner = Owner(window=80, state=start(10, rows=True))
+    owner.fill(*many(11, 50, "abcd"), up_to=50)
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert ask.limit == 40
+    assert ask.per_key * len(ask.keys) == 40
+
+
+def test_in_a_full_window_an_eighth_is_kept_for_rows_and_one_for_each_key() -> None:
+    owner = Owner(window=80, state=start(10, rows=True))
+    owner.fill(*many(11, 90, "abcd"), up_to=90)
+    ask = owner.exchange().ask
+    assert ask is not None
+    assert (ask.limit, ask.per_key) == (11, 2)
+
+
 def test_memory_does_not_grow_while_the_first_message_stays_open() -> None:
     owner = Owner(window=10, ordered=False)
     owner.fill(Example(1), up_to=1)

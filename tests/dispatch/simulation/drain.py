@@ -103,6 +103,8 @@ def _check_end(world: World) -> None:
     store = world.store
     for record in store.lanes:
         ensure(not record.unsettled, f"rows are left: {record.rows}")
+        left = [row for row in record.rows.values() if row.due is not None]
+        ensure(not left, f"nobody has looked at {left}")
         ensure(record.cursor.position == store.log.horizon, f"{record.cursor} is not the end, {store.log.horizon}")
         ensure(not record.cursor.ahead, f"{record.cursor} has something ahead")
     for message in store.log.messages:
