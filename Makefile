@@ -27,7 +27,7 @@ bench: $(READY)  ## make bench WORK=append runs one work
 	$(BIN)/python -m benchmarks $(WORK)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)

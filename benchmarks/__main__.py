@@ -10,7 +10,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks import append, batches, dispatching, filtering, following, growth, reading, results
+from benchmarks import (
+    append,
+    batches,
+    comparing,
+    dispatching,
+    draining,
+    filtering,
+    following,
+    growth,
+    latency,
+    memory,
+    reading,
+    results,
+)
 from benchmarks.bench import FULL, QUICK, Bench, Sizes
 from benchmarks.results import Result
 from benchmarks.server import server, version_of
@@ -26,6 +39,10 @@ WORKS: dict[str, Work] = {
     "growth": growth.measure,
     "filter": filtering.measure,
     "dispatch": dispatching.measure,
+    "drain": draining.measure,
+    "latency": latency.measure,
+    "memory": memory.measure,
+    "peers": comparing.measure,
 }
 
 
@@ -81,7 +98,15 @@ def main(
 
 def _sizes(sizes: Sizes, rounds: int | None, history: int | None) -> Sizes:
     if rounds is not None:
-        sizes = replace(sizes, rounds=rounds, follow_rounds=rounds, growth_rounds=rounds)
+        sizes = replace(
+            sizes,
+            rounds=rounds,
+            follow_rounds=rounds,
+            growth_rounds=rounds,
+            drain_rounds=rounds,
+            team_rounds=rounds,
+            peer_rounds=rounds,
+        )
     return sizes if history is None else replace(sizes, growth_history=history)
 
 

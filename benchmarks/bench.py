@@ -31,6 +31,18 @@ class Sizes:
     """How many messages exist instead of nearly none."""
     growth_read_messages: int
     growth_follow_messages: int
+    drain_rounds: int
+    drain_messages: int
+    """How many messages are drained, of `drain_streams` streams."""
+    drain_streams: int
+    team_messages: int
+    """The backlog for one process and for two."""
+    team_rounds: int
+    memory_messages: int
+    peer_share: float
+    """How much of its usual number of messages each peer drains."""
+    peer_rounds: int
+    peer_live_messages: int
 
 
 FULL = Sizes(
@@ -45,6 +57,15 @@ FULL = Sizes(
     growth_history=1_000_000,
     growth_read_messages=50_000,
     growth_follow_messages=400,
+    drain_rounds=5,
+    drain_messages=50_000,
+    drain_streams=5_000,
+    team_messages=200_000,
+    team_rounds=3,
+    memory_messages=1_000_000,
+    peer_share=1.0,
+    peer_rounds=3,
+    peer_live_messages=1_000,
 )
 QUICK = Sizes(
     rounds=2,
@@ -58,6 +79,15 @@ QUICK = Sizes(
     growth_history=20_000,
     growth_read_messages=10_000,
     growth_follow_messages=100,
+    drain_rounds=1,
+    drain_messages=10_000,
+    drain_streams=1_000,
+    team_messages=20_000,
+    team_rounds=1,
+    memory_messages=50_000,
+    peer_share=0.1,
+    peer_rounds=1,
+    peer_live_messages=100,
 )
 
 

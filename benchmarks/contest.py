@@ -30,6 +30,7 @@ class Scores:
         contender: str | None = None,
         at_least: float | None = None,
         below: float | None = None,
+        versions: Mapping[str, str] | None = None,
     ) -> Result:
         """The middle round of a contender, which is the subject unless told otherwise."""
         name = contender or subject
@@ -42,6 +43,7 @@ class Scores:
             ratio=None if of is None else self._ratio(name, of),
             at_least=at_least,
             below=below,
+            versions=versions or {},
         )
 
     def _ratio(self, contender: str, other: str) -> float:

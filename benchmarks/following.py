@@ -1,8 +1,9 @@
 """How long a message takes from its append, which has returned, to a follower in another process."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from functools import partial
 from statistics import median, quantiles
 from time import monotonic
 from typing import Any
@@ -41,7 +42,7 @@ def measure(bench: Bench) -> list[Result]:
         log.raw_table("raw")
         followers: dict[str, tuple[str, Follower]] = {
             "milepost": ("milepost", lambda: milepost_follower(log)),
-            "limit": ("raw", lambda: _raw_follower(log)),
+            "limit": ("raw", lambda: raw_follower(log)),
             POLLING: ("milepost", lambda: _polling_follower(log)),
         }
         writers: dict[str, Writer] = {
@@ -49,7 +50,11 @@ def measure(bench: Bench) -> list[Result]:
             "raw": RawNotifyingWriter(log, "raw"),
         }
         with Crew(1, writers) as crew:
-            medians, p99s = _take_turns(bench, crew, followers)
+            turns = {
+                subject: partial(taken, crew, writer, follower, bench.sizes.follow_messages)
+                for subject, (writer, follower) in followers.items()
+            }
+            medians, p99s = take_turns(bench, "follow", turns, bench.sizes.follow_rounds)
     return [
         medians.result(MEDIAN, "milepost", of="limit", below=MEDIAN_GOAL),
         medians.result(MEDIAN, POLLING),
@@ -60,16 +65,17 @@ def measure(bench: Bench) -> list[Result]:
     ]
 
 
-def _take_turns(bench: Bench, crew: Crew, followers: dict[str, tuple[str, Follower]]) -> tuple[Scores, Scores]:
+def take_turns(
+    bench: Bench, what: str, turns: Mapping[str, Callable[[], list[float]]], rounds: int
+) -> tuple[Scores, Scores]:
+    """The medians and the 99th percentiles of contenders that take turns, each of which gives its latencies."""
     medians, p99s = latencies(), latencies()
-    rounds, count = bench.sizes.follow_rounds, bench.sizes.follow_messages
-    with bench.steps("follow", rounds * len(followers)) as step:
+    with bench.steps(what, rounds * len(turns)) as step:
         for number in range(rounds):
-            for subject in in_turn(followers, number):
-                writer, follower = followers[subject]
-                taken = asyncio.run(latency(crew, writer, follower, count))
-                medians.add(subject, median(taken))
-                p99s.add(subject, quantiles(taken, n=100)[98])
+            for subject in in_turn(turns, number):
+                of_turn = turns[subject]()
+                medians.add(subject, median(of_turn))
+                p99s.add(subject, quantiles(of_turn, n=100)[98])
                 step()
     return medians, p99s
 
@@ -77,6 +83,11 @@ def _take_turns(bench: Bench, crew: Crew, followers: dict[str, tuple[str, Follow
 def latencies() -> Scores:
     """Scores in milliseconds."""
     return Scores(unit="ms", fewer_is_better=True)
+
+
+def taken(crew: Crew, writer: str, follower: Follower, count: int) -> list[float]:
+    """The latencies of one turn."""
+    return asyncio.run(latency(crew, writer, follower, count))
 
 
 async def latency(crew: Crew, writer: str, follower: Follower, count: int) -> list[float]:
@@ -121,7 +132,7 @@ async def _following(mp: Milepost) -> AsyncIterator[Arrivals]:
 
 
 @asynccontextmanager
-async def _raw_follower(log: Log) -> AsyncIterator[Arrivals]:
+async def raw_follower(log: Log) -> AsyncIterator[Arrivals]:
     """LISTEN, and a look at the table at each notification. It can skip messages: it knows no horizon."""
     arrivals: Arrivals = {}
     statement = sql.SQL(

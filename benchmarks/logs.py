@@ -36,9 +36,10 @@ insert into {schema}.messages
 select s.stream_id, v, {schema}.category_hash(s.category), s.bucket, 200, gen_random_uuid(),
        %(type)s, %(data)s::jsonb, %(properties)s::jsonb || jsonb_build_object('customer', s.stream_id %% 1000),
        '{{}}'
-from generate_series(1, %(versions)s) v, {schema}.streams s
+from generate_series(%(above)s + 1, %(above)s + %(versions)s) v, {schema}.streams s
 order by v, s.stream_id
 """
+_LAST_VERSION = "select coalesce(max(version), 0) from {schema}.messages"
 _RAW_TABLE = """
 create table {schema}.{table} (like {schema}.messages including all);
 alter table {schema}.{table} alter id set default gen_random_uuid();
@@ -69,6 +70,11 @@ class Log:
     def name(self, table: str) -> sql.Composed:
         """A table of the log's schema, for a statement."""
         return sql.SQL("{}.{}").format(sql.Identifier(self.schema), sql.Identifier(table))
+
+    def grow(self, versions: int) -> None:
+        """So many more messages in each stream, in one transaction."""
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            _fill_messages(connection, self.schema, versions)
 
     def raw_table(self, table: str, index: Index = "btree", *, filled: bool = False) -> str:
         """A table beside the log with the same columns, checks and indexes, and, if wanted, the same rows."""
@@ -101,13 +107,7 @@ def fresh_log(url: str, name: str, *, streams: int = STREAMS, versions: int = 1)
         connection.execute(drop)
         asyncio.run(_migrate(url, schema))
         connection.execute(_fill_streams(connection, schema), {"streams": streams})
-        content = {
-            "type": TYPE,
-            "data": msgspec.json.encode(data(1)).decode(),
-            "properties": msgspec.json.encode(properties(1)).decode(),
-            "versions": versions,
-        }
-        connection.execute(_composed(_FILL_MESSAGES, schema=schema), content)
+        _fill_messages(connection, schema, versions)
         for table in ("streams", "messages"):
             _settle(connection, _composed("{schema}.{table}", schema=schema, table=table))
         try:
@@ -131,6 +131,18 @@ def _fill_streams(connection: psycopg.Connection, schema: str) -> sql.Composed:
         columns=sql.SQL(", ").join(map(sql.Identifier, columns)),
         values=sql.SQL(", ").join(_composed(_STREAM_VALUES[column], schema=schema) for column in columns),
     )
+
+
+def _fill_messages(connection: psycopg.Connection, schema: str, versions: int) -> None:
+    last = connection.execute(_composed(_LAST_VERSION, schema=schema)).fetchone()
+    content = {
+        "type": TYPE,
+        "data": msgspec.json.encode(data(1)).decode(),
+        "properties": msgspec.json.encode(properties(1)).decode(),
+        "above": last[0] if last else 0,
+        "versions": versions,
+    }
+    connection.execute(_composed(_FILL_MESSAGES, schema=schema), content)
 
 
 def _settle(connection: psycopg.Connection, table: sql.Composed) -> None:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from milepost.names import category_hash
-
 CATEGORIES = 100
 STREAMS = 1_000
 """How many streams exist where a work says nothing else."""
@@ -12,8 +10,6 @@ BATCH = 100
 TYPE = "order.placed"
 CATEGORY = "c7"
 """The one category in a hundred that is read."""
-
-HASHES = [category_hash(f"c{number}") for number in range(CATEGORIES)]
 
 
 def stream_name(number: int) -> str:

@@ -3,7 +3,8 @@
 import json
 import os
 import platform
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +33,8 @@ class Result:
     """The goal for the value, where more is better."""
     below: float | None = None
     """The goal for the value, where less is better."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of what else was measured, by package."""
 
     @property
     def reached(self) -> bool | None:
@@ -70,12 +73,9 @@ def save(path: Path, results: list[Result], *, postgresql: str) -> None:
     """Writes the figures of the works that were measured; those of the others stay."""
     works = {work_of(result.work) for result in results}
     kept = [entry for entry in _load(path) if work_of(entry["work"]) not in works]
-    about = {
-        "date": datetime.now(UTC).date().isoformat(),
-        "machine": machine(),
-        "versions": versions(postgresql),
-    }
-    entries = kept + [_entry(result) | about for result in results]
+    about = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
+    known = versions(postgresql)
+    entries = kept + [_entry(result) | about | {"versions": known | dict(result.versions)} for result in results]
     lines = ",\n".join(json.dumps(entry) for entry in entries)
     path.write_text(f"[\n{lines}\n]\n")
 

@@ -34,7 +34,10 @@ def _value(result: Result) -> str:
 
 
 def _ratio(result: Result) -> str:
-    return "" if result.ratio is None else f"{result.ratio:.2f} of {result.of}"
+    if result.ratio is None:
+        return ""
+    ratio = f"{result.ratio:.2f}" if result.ratio >= 0.1 else f"{result.ratio:.2g}"
+    return f"{ratio} of {result.of}"
 
 
 def _goal(result: Result) -> str:

@@ -11,9 +11,11 @@ import psycopg
 from psycopg import sql
 
 from benchmarks.logs import Log
-from benchmarks.messages import BATCH, CATEGORIES, HASHES, TYPE, data, properties, stream_name
+from benchmarks.messages import BATCH, CATEGORIES, TYPE, data, properties, stream_name
 from milepost import Milepost, NewMessage
+from milepost.names import category_hash
 
+_HASHES = [category_hash(f"c{number}") for number in range(CATEGORIES)]
 _COLUMNS = "stream_id, version, category_hash, bucket, size, type, data, properties, metadata"
 _INSERT = f"""
 insert into {{table}} ({_COLUMNS}) values (%s, %s, %s, %s, %s, %s, %s, %s, %s) returning "position"
@@ -249,7 +251,7 @@ def _row(stream: int, version: int, number: int) -> tuple[Any, ...]:
     return (
         stream + 1,
         version,
-        HASHES[stream % CATEGORIES],
+        _HASHES[stream % CATEGORIES],
         stream % 1024,
         200,
         TYPE,

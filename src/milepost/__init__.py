@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         FilterError,
         IdReused,
         InvalidMessage,
+        LogMismatch,
         MilepostError,
         NoDatabase,
         SchemaMismatch,
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
     )
     from milepost.log.feed import NOW
     from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage
+    from milepost.progress.advisory import AdvisoryLeases
+    from milepost.progress.leases import PostgresLeases
+    from milepost.progress.memory import MemoryProgress
+    from milepost.progress.memory_leases import MemoryLeases
+    from milepost.progress.protocol import Leases, Progress
     from milepost.sync import SyncMilepost
 
 __all__ = [
@@ -32,6 +38,7 @@ __all__ = [
     "NOW",
     "NO_STREAM",
     "STREAM_EXISTS",
+    "AdvisoryLeases",
     "Appended",
     "Checkpoint",
     "Context",
@@ -39,12 +46,18 @@ __all__ = [
     "FilterError",
     "IdReused",
     "InvalidMessage",
+    "Leases",
+    "LogMismatch",
+    "MemoryLeases",
+    "MemoryProgress",
     "Message",
     "Milepost",
     "MilepostError",
     "NewMessage",
     "NoDatabase",
     "Park",
+    "PostgresLeases",
+    "Progress",
     "Retry",
     "RetryLater",
     "SchemaMismatch",
@@ -71,6 +84,11 @@ _MODULES = (
     "milepost.engine.transaction",
     "milepost.log.message",
     "milepost.log.feed",
+    "milepost.progress.advisory",
+    "milepost.progress.leases",
+    "milepost.progress.memory",
+    "milepost.progress.memory_leases",
+    "milepost.progress.protocol",
     "milepost.sync",
 )
 

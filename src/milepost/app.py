@@ -9,9 +9,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 
 from milepost import embedded
+from milepost.engine.info import Overview, SubscriptionInfo
+from milepost.engine.kept import Kept
+from milepost.engine.listeners import Listeners
+from milepost.engine.managed import ManagedSubscription
 from milepost.engine.program import Errors, Program
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
+from milepost.engine.services import Services, in_another_database, outside, with_log
 from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
 from milepost.filter import compile_filter
@@ -27,6 +32,7 @@ from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
 from milepost.log.statements import Statements
 from milepost.options import resolve
+from milepost.progress.protocol import Leases, Progress
 
 if TYPE_CHECKING:
     from milepost.sync import SyncMilepost
@@ -36,6 +42,7 @@ F = TypeVar("F", bound=Callable[[Any], Any])
 
 Names = str | Sequence[str]
 
+NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
 
@@ -50,6 +57,10 @@ class Milepost:
         group: The name of the subscriptions that this program serves together with others like it. Defaults to
             "default".
         schema: The schema that holds everything. Defaults to "milepost".
+        progress: The address of another database, the application's own, where progress is to be kept; or an
+            object that keeps it, such as `MemoryProgress()`. Defaults to the database of the log.
+        leases: An object that says which process works on what: `PostgresLeases()`, which is the default,
+            `AdvisoryLeases()`, or `MemoryLeases()`, which is also the default where an object keeps progress.
         concurrency: How many messages this process handles at once. Defaults to the smaller of 20 and 5 for each
             CPU.
         pool_size: Connections for calls. One for the horizon and one for wake-ups come on top. Defaults to 8.
@@ -64,6 +75,8 @@ class Milepost:
         *,
         group: str | None = None,
         schema: str | None = None,
+        progress: str | Progress | None = None,
+        leases: Leases | None = None,
         concurrency: int | None = None,
         pool_size: int | None = None,
         migrate: Migrate | None = None,
@@ -75,6 +88,8 @@ class Milepost:
                 "url": url,
                 "group": group,
                 "schema": schema,
+                "progress": progress,
+                "leases": leases,
                 "concurrency": concurrency,
                 "pool_size": pool_size,
                 "migrate": migrate,
@@ -86,8 +101,11 @@ class Milepost:
         self._codec = Codec(self.settings["max_message_bytes"].value)
         self._appender = Appender(self._statements, self._codec)
         self._reader = Reader(self._statements, self._codec)
-        self._subscriptions = Subscriptions(self._codec.registered)
+        self._kept = Kept.of(self.settings["url"].value, self.settings["progress"].value)
+        self._subscriptions = Subscriptions(self._codec.registered, self._kept)
+        self._listeners = Listeners()
         self._log: Log | None = None
+        self._services: Services | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self._opening = asyncio.Lock()
@@ -98,7 +116,7 @@ class Milepost:
         url = self.settings["url"].value
         if url is None:
             raise NoDatabase('no database: give Milepost("postgresql://…") or "embedded", or set MILEPOST_URL')
-        return embedded.start(url) if embedded.is_embedded(url) else str(url)
+        return _started(url)
 
     @cached_property
     def sync(self) -> "SyncMilepost":
@@ -113,16 +131,36 @@ class Milepost:
             raise MilepostError(OTHER_LOOP)
         async with self._opening:
             if self._log is None:
-                self._log, self._loop = await self._open(), loop
+                (self._log, self._services), self._loop = await self._open(), loop
         self._entered += 1
         return self
 
-    async def _open(self) -> Log:
+    async def _open(self) -> tuple[Log, Services]:
         url = await asyncio.to_thread(lambda: self.url)
         database = Database(url, pool_size=self.settings["pool_size"].value)
         log = Log(database, self._statements, self._reader)
         await log.open(self.settings["migrate"].value)
-        return log
+        try:
+            return log, await self._open_services(log)
+        except BaseException:
+            await log.close()
+            raise
+
+    async def _open_services(self, log: Log) -> Services:
+        progress, leases = self.settings["progress"].value, self.settings["leases"].value
+        match self._kept:
+            case Kept.WITH_THE_LOG:
+                return with_log(log, self.url, leases)
+            case Kept.OUTSIDE:
+                return outside(log, self.url, progress, leases)
+            case Kept.IN_ANOTHER_DATABASE:
+                return await in_another_database(
+                    log,
+                    await asyncio.to_thread(_started, progress),
+                    leases,
+                    migrate=self.settings["migrate"].value,
+                    pool_size=self.settings["pool_size"].value,
+                )
 
     async def __aexit__(
         self,
@@ -132,18 +170,28 @@ class Milepost:
     ) -> None:
         self._entered -= 1
         if self._entered == 0 and self._log is not None:
-            log, self._log, self._loop = self._log, None, None
+            log, services = self._log, self._services
+            self._log = self._services = self._loop = None
             self._opening = asyncio.Lock()
+            if services is not None:
+                await services.close()
             await log.close()
 
     @property
     def log(self) -> Log:
         """The open log; an error if it is not open."""
         if self._log is None:
-            raise MilepostError("not open: use it inside `async with mp:`, or through mp.sync")
+            raise MilepostError(NOT_OPEN)
         if in_event_loop() and asyncio.get_running_loop() is not self._loop:
             raise MilepostError(OTHER_LOOP)
         return self._log
+
+    @property
+    def services(self) -> Services:
+        """Who keeps progress and leases; an error if it is not open."""
+        if self._services is None:
+            raise MilepostError(NOT_OPEN)
+        return self._services
 
     def message(
         self,
@@ -192,6 +240,17 @@ class Milepost:
         """Declares what gives handlers something, found by its return type."""
         return self._subscriptions.provide(function)
 
+    def on_event(self, function: F) -> F:
+        """Declares a listener: a function that is told what happens to this program's subscriptions.
+
+        The annotation of its parameter says of what: a class of `milepost.events`, a union of them, or nothing
+        for everything. A plain function is called on the event loop, so it has to be quick. An `async` one gets
+        its events one after the other and delays nobody; when 10,000 wait for it, or 8 MiB, it misses further
+        ones. What a listener raises is logged and changes nothing. One that is declared while the program runs
+        listens from its next start on.
+        """
+        return self._listeners.add(function)
+
     def declared(self) -> list[Subscription]:
         """The subscriptions of this program, ready to run; refuses what is missing for that."""
         self._subscriptions.check()
@@ -221,15 +280,31 @@ class Milepost:
         async with self:
             return await self._program().run_until_idle(errors, only)
 
+    async def subscriptions(self) -> list[SubscriptionInfo]:
+        """How each subscription of every group stands: status, lag, what needs attention, lanes and their owners.
+
+        It can be asked from any process, and costs the same however long the log is.
+        """
+        return await self._overview().all()
+
+    def manage(self, address: str) -> ManagedSubscription:
+        """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
+        group, _, name = address.rpartition("/")
+        return ManagedSubscription(group or self.settings["group"].value, name, self._overview)
+
+    def _overview(self) -> Overview:
+        return Overview(self.log, self.services.progress)
+
     def _program(self) -> Program:
         return Program(
             self.log,
             self._reader,
             self._appender,
             self._subscriptions,
-            url=self.url,
+            services=self.services,
             group=self.settings["group"].value,
             concurrency=self.settings["concurrency"].value,
+            listeners=self._listeners,
         )
 
     async def append(
@@ -426,6 +501,11 @@ def _query(
 ) -> Query:
     compiled = None if where is None else compile_filter(where)
     return query_of(selection, compiled, since=since, backwards=backwards)
+
+
+def _started(url: str) -> str:
+    """The address of a PostgreSQL; an embedded one runs from now on."""
+    return embedded.start(url) if embedded.is_embedded(url) else url
 
 
 def in_event_loop() -> bool:

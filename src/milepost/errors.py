@@ -80,6 +80,10 @@ class SchemaMismatch(MilepostError):
     """The database's schema and this program do not fit together; the message says what to do."""
 
 
+class LogMismatch(MilepostError):
+    """Progress does not belong to this log: it is another one, or it went back; the message says what to do."""
+
+
 class NoDatabase(MilepostError):
     """No database was named, or the embedded one cannot be started."""
 

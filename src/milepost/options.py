@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast, get_args
 
 from milepost.log.schema import Migrate
+from milepost.progress.protocol import Leases, Progress
 from milepost.suggestions import suggestion
 
 
@@ -27,11 +28,13 @@ class Option:
     help: str
     default: Any
     parse: Callable[[Any], Any]
+    in_code_only: bool = False
+    """Whether no text can say it."""
 
     @property
-    def variable(self) -> str:
+    def variable(self) -> str | None:
         """The environment variable that sets it."""
-        return f"MILEPOST_{self.name.upper()}"
+        return None if self.in_code_only else f"MILEPOST_{self.name.upper()}"
 
 
 def _text(value: Any) -> str:
@@ -67,6 +70,20 @@ def _migrate(value: Any) -> Migrate:
     return cast(Migrate, value)
 
 
+def _progress(value: Any) -> str | Progress:
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, type) or not isinstance(value, Progress):
+        raise ValueError("the address of a database, or an object such as MemoryProgress(), is wanted")  # noqa: TRY004
+    return value
+
+
+def _leases(value: Any) -> Leases:
+    if isinstance(value, type) or not isinstance(value, Leases):
+        raise ValueError("an object such as AdvisoryLeases() or MemoryLeases() is wanted")  # noqa: TRY004
+    return value
+
+
 OPTIONS = {
     option.name: option
     for option in (
@@ -75,6 +92,8 @@ OPTIONS = {
             "group", "the subscriptions that this program serves together with others like it", "default", _text
         ),
         Option("schema", "the schema that holds the log", "milepost", _schema),
+        Option("progress", "another database for progress: postgresql://…; else the log's", None, _progress),
+        Option("leases", "what says which process works on what; else rows beside progress", None, _leases, True),
         Option(
             "pool_size",
             "connections for calls; one for the horizon and one for wake-ups come on top",
@@ -104,7 +123,7 @@ def resolve(given: Mapping[str, Any], environment: Mapping[str, str] = os.enviro
 def _setting(option: Option, given: Any, environment: Mapping[str, str]) -> Setting:
     if given is not None:
         return Setting(option.name, _parsed(option, option.name, given), "given")
-    if environment.get(option.variable):
+    if option.variable is not None and environment.get(option.variable):
         value = _parsed(option, option.variable, environment[option.variable])
         return Setting(option.name, value, option.variable)
     return Setting(option.name, option.default, "default")

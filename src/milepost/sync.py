@@ -11,12 +11,14 @@ import os
 import threading
 import weakref
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import aclosing, contextmanager, suppress
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager, suppress
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from milepost.app import Milepost
+from milepost.engine.info import SubscriptionInfo
+from milepost.engine.managed import ManagedSubscription
 from milepost.errors import MilepostError
 from milepost.log.connections import Stepped
 from milepost.log.database import end
@@ -61,6 +63,21 @@ def blocking_pages(
     return call
 
 
+def blocking_block(
+    method: Callable[Concatenate[Milepost, P], AbstractAsyncContextManager[None]],
+) -> Callable[Concatenate["SyncMilepost", P], AbstractContextManager[None]]:
+    """The blocking form of a method that gives an async block: what it does meanwhile is done on the loop.
+
+    An error that ends it early is raised at the end of the block.
+    """
+
+    @wraps(method)
+    def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[None]:
+        return self._block(lambda: method(self._milepost, *args, **kwargs))
+
+    return call
+
+
 class SyncMilepost:
     """The methods of a `Milepost`, each of which waits for its result; from as many threads as you like.
 
@@ -79,6 +96,12 @@ class SyncMilepost:
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
     run_until_idle = blocking(Milepost.run_until_idle)
+    subscriptions = blocking(Milepost.subscriptions)
+    running = blocking_block(Milepost.running)
+
+    def manage(self, address: str) -> "SyncManagedSubscription":
+        """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
+        return SyncManagedSubscription(self, self._milepost.manage(address))
 
     def run(self, *, grace: float = 25) -> None:
         """Works for the program's subscriptions until SIGINT or SIGTERM, in the main thread."""
@@ -127,6 +150,23 @@ class SyncMilepost:
             future.cancel()
             raise
 
+    @contextmanager
+    def _block(self, block: Callable[[], AbstractAsyncContextManager[None]]) -> Iterator[None]:
+        held = _HeldBlock(block)
+        with self._open_loop() as loop:
+            future = _submit(held.hold(), loop)
+        try:
+            held.wait_for_entry(future)
+        except BaseException:
+            future.cancel()
+            raise
+        try:
+            yield
+        finally:
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(held.leave)
+            _result(future)
+
     def _messages(self, pages: Pages) -> Iterator[Message[Any]]:
         with self._open_loop() as loop:
             return self._messages_from(_Steps(pages, self._closing), loop)
@@ -163,10 +203,47 @@ class SyncMilepost:
 
     def _forget(self) -> None:
         """In a forked process: the thread stayed in the parent, and so do its connections."""
-        _parents.append((self._thread, self._milepost._log))
+        _parents.append((self._thread, self._milepost._log, self._milepost._services))
         atexit.unregister(self.close)
         self._lock, self._thread = threading.Lock(), None
-        self._milepost._log, self._milepost._loop, self._milepost._entered = None, None, 0
+        self._milepost._log = self._milepost._services = self._milepost._loop = None
+        self._milepost._entered = 0
+
+
+class SyncManagedSubscription:
+    """The methods of a `ManagedSubscription`, each of which waits for its result."""
+
+    def __init__(self, sync: SyncMilepost, managed: ManagedSubscription) -> None:
+        self._sync = sync
+        self._managed = managed
+
+    def info(self) -> SubscriptionInfo:
+        """How it stands now; raises `UnknownSubscription` if there is none."""
+        return self._sync._run(self._managed.info)
+
+
+class _HeldBlock:
+    """An async block that one task is in, from its beginning to its end, while a thread does something else."""
+
+    def __init__(self, block: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        self._block = block
+        self._entered: Future[None] = Future()
+        self._leave = asyncio.Event()
+
+    async def hold(self) -> None:
+        async with self._block():
+            self._entered.set_result(None)
+            await self._leave.wait()
+
+    def wait_for_entry(self, holding: Future[None]) -> None:
+        """Waits until the block has begun; raises what kept it from that."""
+        wait([self._entered, holding], return_when=FIRST_COMPLETED)
+        if not self._entered.done():
+            _result(holding)
+
+    def leave(self) -> None:
+        """Ends the block; to be called on its loop."""
+        self._leave.set()
 
 
 class _LoopThread:

@@ -53,6 +53,15 @@ def test_a_password_is_not_shown(run: Run, url: str) -> None:
         assert "hunter2" not in run(*words, "--url", url).done().out
 
 
+def test_the_password_of_another_database_is_not_shown_either(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILEPOST_PROGRESS", "postgresql://bob:hunter2@host/app")
+    found = {option["name"]: option for option in run("config", "--json").done().json}
+    assert found["progress"]["source"] == "MILEPOST_PROGRESS"
+    assert "host=host" in found["progress"]["value"]
+    assert "hunter2" not in run("config").done().out + found["progress"]["value"]
+    assert found["leases"]["variable"] is None
+
+
 def test_an_address_without_password_is_shown_as_it_is() -> None:
     for url in ("postgresql://bob@host/shop?sslmode=require", "host=/tmp dbname=x", "embedded", "embedded:here"):
         assert without_password(url) == url

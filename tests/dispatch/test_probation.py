@@ -109,6 +109,9 @@ def test_a_suspect_that_fails_is_counted_once() -> None:
 def test_a_message_that_kills_its_process_is_parked_after_its_attempts() -> None:
     owner = suspecting(stored(1, "running", attempts=3), retry=Retry(attempts=3))
     assert owner.next() == []
+    # It is to be written though nothing else may happen.
+    assert owner.lane.settled == 1
+    assert [entry.position for entry in owner.lane.given_up] == [1]
     row = owner.write()[1]
     assert row is not None
     assert (row.state, row.attempts) == ("parked", 3)

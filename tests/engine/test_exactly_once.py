@@ -1,12 +1,13 @@
 """Handlers that write in the transaction of their progress."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import psycopg
 import pytest
 
-from milepost import NO_STREAM, Context, Message, Milepost, NewMessage, Retry, Skip, Transaction
+from milepost import NO_STREAM, Context, Failed, Message, Milepost, NewMessage, Retry, Skip, Transaction
 from support import qualified
 
 
@@ -176,3 +177,46 @@ async def test_a_person_who_skips_a_row_while_its_handler_writes_decides(mp: Mil
             await asyncio.sleep(0.01)
     assert await effects(mp) == []
     assert runs == [1, 2]
+
+
+async def test_of_a_batch_only_what_failed_fails_and_the_rest_is_written(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1, batch=20)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        for message in messages:
+            await tx.execute(insert(mp), (message.data,))
+        if bad := {message.position: ValueError("seven") for message in messages if message.data == 7}:
+            raise Failed(bad)
+
+    await fill(mp, 20)
+    report = await mp.run_until_idle(errors="park")
+    assert report["effects"].handled == 19
+    assert await effects(mp) == [number for number in range(20) if number != 7]
+    assert await states(mp) == [(8, "parked", "ValueError: seven")]
+
+
+async def test_a_failure_that_names_nobody_is_everybody_s(mp: Milepost) -> None:
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1, batch=20)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        raise Failed({999: ValueError("not there")})
+
+    await fill(mp, 3)
+    await mp.run_until_idle(errors="park")
+    assert [state for _, state, _ in await states(mp)] == ["parked"] * 3
+
+
+async def test_an_error_that_a_handler_hides_is_its_failure_all_the_same(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        with suppress(psycopg.Error):
+            await tx.execute(insert(mp), (-1 if message.data == 3 else message.data,))
+
+    await fill(mp, 6)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 2, 4, 5]
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (4, "parked")
+    assert reason.startswith("InFailedSqlTransaction")

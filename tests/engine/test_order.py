@@ -15,6 +15,7 @@ from milepost.engine.order import (
     by_correlation,
     by_function,
     by_property,
+    lanes_of,
     order_of,
 )
 from milepost.names import bucket_of
@@ -182,14 +183,16 @@ def test_a_function_that_raises_gives_no_key_and_the_cause() -> None:
 def test_by_stream_the_lane_comes_from_the_streams_bucket() -> None:
     m = message(stream="order-7")
     for order in (BY_STREAM, UNRELATED):
-        assert order.lane(m, order.key(m), 16) == bucket_of("order-7") % 16
-        assert order.lane(m, order.key(m), 1) == 0
+        assert order.by_stream
+        assert lanes_of([m], order.keys([m]), 16) == [bucket_of("order-7") % 16]
+        assert lanes_of([m], order.keys([m]), 1) == [0]
 
 
 @pytest.mark.parametrize("order", [by_property("p"), by_correlation, by_function(lambda m: 1)])
 def test_otherwise_the_lane_comes_from_the_key(order: Order) -> None:
     m = message(properties={"p": 1}, metadata={"correlation_id": 1})
-    assert order.lane(m, "1", 16) == order.lane(message(stream="other-1"), "1", 16) == bucket_of("1") % 16
+    assert not order.by_stream
+    assert lanes_of([m, message(stream="other-1")], ["1", "1"], 16) == 2 * [bucket_of("1") % 16]
 
 
 def test_orders_are_equal_when_they_mean_the_same() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 from milepost import Milepost, NewMessage, SchemaMismatch
 from milepost.log import schema as schemas
@@ -85,6 +86,29 @@ async def test_a_failed_migration_leaves_nothing(
         with pytest.raises(psycopg.errors.DivisionByZero):
             await schemas.migrate(connection, schema)
         assert (await schemas.status(connection, schema)).number == 0
+
+
+async def test_a_log_has_an_identity_that_stays(mp: Milepost, make_mp: MakeMilepost) -> None:
+    identity = await mp.log.identity()
+    async with make_mp() as again, make_mp(schema=f"{mp.settings['schema'].value}_2") as other:
+        assert await again.log.identity() == identity
+        assert await other.log.identity() != identity
+        await other.log.database.execute(qualified("drop schema {} cascade", other), {})
+
+
+async def test_progress_that_was_there_follows_its_own_log(
+    database_url: str, schema: str, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with await Connection.connect(database_url, autocommit=True) as connection:
+        with monkeypatch.context() as patch:
+            patch.setattr(schemas, "MIGRATIONS", schemas.MIGRATIONS[:2])
+            patch.setattr(schemas, "NEWEST", 2)
+            await schemas.migrate(connection, schema)
+        made = 'insert into {}.subscriptions ("group", name, lanes) values (%s, %s, %s)'
+        await connection.execute(sql.SQL(made).format(sql.Identifier(schema)), ["g", "s", 1])
+    async with make_mp() as mp:
+        rows = await mp.log.database.execute(qualified("select horizon, log from {}.followed", mp), {})
+        assert list(rows) == [(0, await mp.log.identity())]
 
 
 async def test_two_schemas_in_one_database_know_nothing_of_each_other(mp: Milepost, database_url: str) -> None:

@@ -460,9 +460,8 @@ print("parent", mp.sync.append("order-1", M).version, next(following).version, f
 
 def test_what_mp_can_do_sync_can() -> None:
     """A method that is added to `Milepost` is added here too."""
-    declarations = {"message", "upcast", "subscription", "provide", "declared", "read_pages", "follow_pages"}
-    # What runs beside a block of code needs the event loop of that code.
-    declarations.add("running")
+    declarations = {"message", "upcast", "subscription", "provide", "on_event", "declared"}
+    declarations |= {"read_pages", "follow_pages"}
     methods = {
         name
         for name, value in vars(Milepost).items()

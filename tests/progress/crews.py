@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from milepost.progress.advisory import AdvisoryLeases
+from milepost.progress.advisory import AdvisoryLeases, AdvisoryMembership
 from milepost.progress.leases import PostgresLeases
-from milepost.progress.memory_leases import LaneTable, MemoryLeases
-from milepost.progress.protocol import Leases
+from milepost.progress.memory_leases import MemoryLeases
+from milepost.progress.protocol import Home, Leases, Membership
 from progress.keepers import PostgresKeeper
 
 LEASE = 10.0
@@ -14,8 +14,8 @@ LEASE = 10.0
 class Worker:
     """Takes and gives what its leases say, at once."""
 
-    def __init__(self, leases: Leases) -> None:
-        self.leases = leases
+    def __init__(self, membership: Membership) -> None:
+        self.leases = membership
         self.held: dict[int, set[int]] = {}
 
     async def balance(self, wanted: Mapping[int, int]) -> bool:
@@ -35,19 +35,18 @@ class Worker:
 class Crew:
     """All workers on one table of lanes."""
 
+    leases: Leases
+
     def __init__(self, keeper: PostgresKeeper) -> None:
         self.keeper = keeper
+        self.home = Home(keeper.url, keeper.schema)
         self.workers: list[Worker] = []
 
     async def hire(self, group: str = "g") -> Worker:
         """A new worker."""
-        worker = Worker(await self.leases())
-        await worker.leases.open(f"w{len(self.workers)}", group, LEASE)
+        worker = Worker(await self.leases.admit(f"w{len(self.workers)}", group, LEASE, self.home))
         self.workers.append(worker)
         return worker
-
-    async def leases(self) -> Leases:
-        raise NotImplementedError
 
     async def expire(self, worker: Worker) -> None:
         """A worker is stopped for longer than its lease; the others go on."""
@@ -96,10 +95,7 @@ class MemoryCrew(Crew):
     def __init__(self, keeper: PostgresKeeper) -> None:
         super().__init__(keeper)
         self._now = 0.0
-        self._table = LaneTable(lambda: self._now)
-
-    async def leases(self) -> Leases:
-        return MemoryLeases(self._table)
+        self.leases = MemoryLeases(lambda: self._now)
 
     async def advance(self, seconds: float) -> None:
         self._now += seconds
@@ -108,8 +104,7 @@ class MemoryCrew(Crew):
 class PostgresCrew(Crew):
     """Workers with rows."""
 
-    async def leases(self) -> Leases:
-        return PostgresLeases(await self.keeper.other_database(), self.keeper.schema)
+    leases = PostgresLeases()
 
     async def advance(self, seconds: float) -> None:
         await self.keeper.advance(seconds)
@@ -118,13 +113,12 @@ class PostgresCrew(Crew):
 class AdvisoryCrew(Crew):
     """Workers with advisory locks."""
 
-    async def leases(self) -> Leases:
-        return AdvisoryLeases(await self.keeper.other_database(), self.keeper.schema)
+    leases = AdvisoryLeases()
 
     async def expire(self, worker: Worker) -> None:
         """The server ends the session, as it does after the lease."""
         self.workers.remove(worker)
-        assert isinstance(worker.leases, AdvisoryLeases)
+        assert isinstance(worker.leases, AdvisoryMembership)
         assert worker.leases._connection is not None
         pid = worker.leases._connection.info.backend_pid
         assert await self.keeper.run("select pg_terminate_backend(%(pid)s::integer, 5000)", pid=pid) == [(True,)]

@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from milepost.progress.advisory import AdvisoryLeases
+from milepost.progress.advisory import AdvisoryMembership
 from milepost.progress.memory_leases import MemoryLeases
+from milepost.progress.protocol import Home
 from progress.crews import LEASE, AdvisoryCrew, Crew, PostgresCrew
 from progress.keepers import PostgresKeeper
 
@@ -111,11 +112,10 @@ async def test_workers_that_balance_at_once(crew: Crew) -> None:
         check_even(crew, subscription, lanes)
 
 
-async def test_leases_in_memory_need_no_table() -> None:
-    leases = MemoryLeases()
-    await leases.open("w", "g", LEASE)
-    assert await leases.beat()
-    assert list((await leases.balance({1: 2}, {}))[1].take) == [0, 1]
+async def test_leases_in_memory_need_no_database() -> None:
+    membership = await MemoryLeases().admit("w", "g", LEASE, Home("", ""))
+    assert await membership.beat()
+    assert list((await membership.balance({1: 2}, {}))[1].take) == [0, 1]
 
 
 async def test_ownership_is_written_only_when_it_changes(postgres: PostgresKeeper) -> None:
@@ -147,15 +147,15 @@ async def test_a_worker_that_beats_just_now_is_not_expired(postgres: PostgresKee
     await crew.close()
 
 
-async def test_a_crash_of_the_server_ends_all_workers(postgres: PostgresKeeper) -> None:
-    """It empties the table of workers: all learn that their lanes are lost, and share them out again."""
+async def test_after_a_crash_of_the_server_workers_share_lanes_out_again_at_once(postgres: PostgresKeeper) -> None:
+    """It empties the tables of workers and of lanes: who asks for its share is known again, without a beat."""
     crew = PostgresCrew(postgres)
     workers = [await crew.hire() for _ in range(2)]
     await crew.settle({1: 4})
-    await postgres.run("delete from {}.workers")
+    await postgres.run("truncate {}.workers, {}.lanes")
     shares = [await worker.leases.balance({1: 4}, worker.held) for worker in workers]
-    assert [len(share[1].give) for share in shares] == [2, 2]
-    assert [await worker.leases.beat() for worker in workers] == [False, False]
+    assert [len(share[1].give) for share in shares] == [0, 2]
+    assert [await worker.leases.beat() for worker in workers] == [True, True]
     for worker in workers:
         worker.held.clear()
     await crew.settle({1: 4})
@@ -166,7 +166,7 @@ async def test_a_crash_of_the_server_ends_all_workers(postgres: PostgresKeeper) 
 async def test_the_server_ends_the_session_of_a_worker_that_does_not_beat(postgres: PostgresKeeper) -> None:
     crew = AdvisoryCrew(postgres)
     worker = await crew.hire()
-    assert isinstance(worker.leases, AdvisoryLeases)
+    assert isinstance(worker.leases, AdvisoryMembership)
     assert worker.leases._connection is not None
     cursor = await worker.leases._connection.execute("show idle_session_timeout")
     assert await cursor.fetchone() == ("10s",)

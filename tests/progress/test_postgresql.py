@@ -284,13 +284,19 @@ class TestCosts:
             "ask": ask,
             "stall_after": 1000,
             "continues": False,
+            "patience": "5s",
+            "lanes": [owner.held.lane],
+            "epochs": [owner.held.epoch],
+            "revisions": [owner.held.revision],
+            "positions": [1],
+            "aheads": ["{}"],
         }
 
     async def test_hundreds_of_thousands_of_rows(self, postgres: PostgresKeeper, owner: Owner) -> None:
         progress = postgres.progress
         assert isinstance(progress, PostgresProgress)
         exchange = progress._statements.get("exchange")
-        cursor = progress._statements.get("write_cursor")
+        cursor = progress._statements.get("write_cursors")
         fields = {
             "state": "waiting",
             "key": "n",
@@ -333,6 +339,25 @@ class TestCosts:
                 await connection.rollback()
                 assert found <= most, (statement, question)
 
+    async def test_how_a_subscription_stands(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """Whatever there is of rows, and of old revisions that nobody could remove yet."""
+        progress = postgres.progress
+        assert isinstance(progress, PostgresProgress)
+        statement = progress._statements.get("standings")
+        one, every = {"group": "g", "name": "s"}, {"group": None, "name": None}
+        await progress.declare([definition(f"other-{number}", lanes=16) for number in range(20)])
+        async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as connection:
+            for _ in range(7):
+                before = await self.blocks(connection, statement, one)
+                await self.blocks(connection, statement, every)
+            async with transaction(postgres, "repeatable read"):
+                await self.fill(connection, postgres.schema, owner.held.subscription)
+                for _ in range(1000):
+                    await owner.swap(at(1))
+                await owner.swap(at(2), asking(due=True))
+                assert await self.blocks(connection, statement, one) <= before + 20
+                assert await self.blocks(connection, statement, every) <= 3000
+
     async def fill(self, connection: Connection, schema: str, subscription: int) -> None:
         """Many that wait for one key, many keys with a parked head, many that are due, many unrouted."""
         kinds = [
@@ -357,7 +382,7 @@ class TestCosts:
         """Nothing that was removed is walked past."""
         progress = postgres.progress
         assert isinstance(progress, PostgresProgress)
-        statement = progress._statements.get("write_cursor")
+        statement = progress._statements.get("write_cursors")
         take = postgres.qualified("select {}.take(%(subscription)s, '{{0}}')")
         async with transaction(postgres, "repeatable read"), await postgres.connect() as connection:
             for _ in range(200):

@@ -436,3 +436,40 @@ class TestBreaker:
         rows = [row(n, "retrying", None) for n in range(STALL_AFTER + 1)]
         answer = await owner.add(*rows, failed=1)
         assert answer.stalled == "1,001 messages are retrying, more than 1,000"
+
+
+class TestStandings:
+    async def test_all_by_their_addresses(self, keeper: Keeper) -> None:
+        await keeper.progress.declare([definition("b"), definition("a"), definition("a", group="f", lanes=1)])
+        found = await keeper.progress.standings()
+        addresses = [(one.group, one.name, len(one.lanes)) for one in found]
+        assert addresses == [("f", "a", 1), ("g", "a", 2), ("g", "b", 2)]
+        [one] = await keeper.progress.standings("g", "b")
+        assert one == found[2]
+        assert await keeper.progress.standings("f", "b") == []
+
+    async def test_what_is_stored_of_lanes(self, keeper: Keeper) -> None:
+        held = await taken(keeper.progress, start=Cursor(5))
+        ahead = Cursor(70, ((72, 75), (90, 90)))
+        owner = Owner(keeper.progress, held)
+        await owner.swap(Write(ahead, (), Tally(1)))
+        [one] = await (await keeper.another()).standings("g", "s")
+        assert [(lane.number, lane.cursor, lane.held) for lane in one.lanes] == [
+            (0, ahead, True),
+            (1, Cursor(5), False),
+        ]
+        await keeper.progress.release(owner.held, None)
+        [one] = await keeper.progress.standings()
+        assert [lane.held for lane in one.lanes] == [False, False]
+
+    async def test_what_is_counted(self, keeper: Keeper, owner: Owner) -> None:
+        states = ["parked", "parked", "waiting", "retrying", "unrouted", "parked"]
+        await owner.add(*(row(at, state) for at, state in enumerate(states, 1)), failed=1)
+        [one] = await keeper.progress.standings()
+        assert (one.waiting, one.retrying, one.unrouted, one.parked) == (1, 1, 1, 3)
+        assert (one.status, one.stalled) == ("running", None)
+        await keeper.person(owner.held.subscription, 1, State.RETRYING)
+        await owner.move(Move(2, 1, None), Move(3, 1, None), failed=STALL_AFTER)
+        [one] = await keeper.progress.standings()
+        assert (one.waiting, one.retrying, one.unrouted, one.parked) == (0, 2, 1, 1)
+        assert one.stalled is not None

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from milepost.cli import append, bench, config, demo, doctor, ending, read, schema, url
+from milepost.cli import append, bench, config, demo, doctor, ending, read, schema, subscriptions, url
 from milepost.cli.filter import filter_
 from milepost.cli.run import run as run_
 
@@ -22,6 +22,7 @@ app.command("demo")(demo.demo)
 app.command("run")(run_)
 app.command("append")(append.append)
 app.command("read")(read.read)
+app.add_typer(subscriptions.app, name="subscriptions")
 app.command("filter")(filter_)
 app.add_typer(schema.app, name="schema")
 app.command("config")(config.config)

@@ -27,7 +27,7 @@ def config(as_json: Json = False, url: Url = None, schema: Schema = None) -> Non
     rows = table("option", "value", "from", "variable", "what it is for")
     for option in found:
         value = "" if option["value"] is None else visible(str(option["value"]))
-        rows.add_row(option["name"], value, option["source"], option["variable"], option["help"])
+        rows.add_row(option["name"], value, option["source"], option["variable"] or "in code", option["help"])
     show(rows)
 
 
@@ -35,7 +35,7 @@ def _described(name: str, value: Any, source: str) -> dict[str, Any]:
     option = OPTIONS[name]
     return {
         "name": name,
-        "value": without_password(value) if name == "url" and value is not None else value,
+        "value": without_password(value) if name in ("url", "progress") and value is not None else value,
         "source": {"given": "command line"}.get(source, source),
         "variable": option.variable,
         "help": option.help,

@@ -3,10 +3,13 @@
 import asyncio
 import signal
 from asyncio.subprocess import Process, create_subprocess_exec
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from milepost.cli.ending import say
+from milepost.cli.pipe import Ear
+from milepost.cli.reports import Reports
 
 FIRST_PAUSE = 1.0
 """Seconds before a process that ended is started again; each following pause is twice as long."""
@@ -17,11 +20,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Processes:
-    """So many processes, kept running until a signal comes."""
+    """So many processes, kept running until a signal comes.
 
-    def __init__(self, command: Sequence[str], size: int) -> None:
+    With `reports`, each is told by one more option, `--report-to`, where it is to say how it is.
+    """
+
+    def __init__(self, command: Sequence[str], size: int, reports: Reports | None = None) -> None:
         self._command = command
         self._size = size
+        self._reports = reports
         self._running: set[Process] = set()
         self._stop: signal.Signals | None = None
         self._stopping = asyncio.Event()
@@ -76,8 +83,20 @@ class Processes:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _run_one(self) -> int:
-        # In a group of its own: Ctrl-C in a terminal reaches it once, from here.
-        process = await create_subprocess_exec(*self._command, process_group=0)
+        if self._reports is None:
+            return await self._run_to_its_end(await _start(self._command))
+        ear = Ear()
+        process = await _start([*self._command, "--report-to", str(ear.other)], inherits=(ear.other,))
+        ear.begun()
+        self._reports.begun(process.pid)
+        following = asyncio.create_task(ear.follow(partial(self._reports.heard, process.pid)))
+        try:
+            return await self._run_to_its_end(process)
+        finally:
+            self._reports.ended(process.pid)
+            following.cancel()
+
+    async def _run_to_its_end(self, process: Process) -> int:
         self._running.add(process)
         try:
             if self._stop is not None:
@@ -93,6 +112,11 @@ class Processes:
             async with asyncio.timeout(seconds):
                 return await self._stopping.wait()
         return False
+
+
+async def _start(command: Sequence[str], inherits: Collection[int] = ()) -> Process:
+    # In a group of its own: Ctrl-C in a terminal reaches it once, from here.
+    return await create_subprocess_exec(*command, process_group=0, pass_fds=inherits)
 
 
 def _send(process: Process, number: signal.Signals) -> None:

@@ -3,18 +3,27 @@
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from importlib import import_module
 from math import isfinite
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
 from milepost.app import Milepost
+from milepost.cli.address import Address
 from milepost.cli.ending import TRACEBACK, Refusal, status_of
+from milepost.cli.health import HealthServer
+from milepost.cli.pipe import Mouth
 from milepost.cli.processes import Processes
+from milepost.cli.pulse import Pulse
+from milepost.cli.reports import Report, Reports
 from milepost.suggestions import suggestion
+
+Tell: TypeAlias = Callable[[Report], None]
 
 FATAL = 1
 """The status after an error that ended a program which had begun."""
@@ -29,11 +38,20 @@ def run(
         float,
         typer.Option(metavar="SECONDS", min=0, help="How long handlers that run may take to end after a signal."),
     ] = 25,
+    health: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Answer /healthz and /readyz over HTTP: :8481 on every interface, 8481 on this machine alone.",
+            show_default=False,
+        ),
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not list the subscriptions at the start.")] = False,
+    report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Hands messages to the handlers of a program, until Ctrl-C or SIGTERM.
 
-    **Example:** `milepost run shop:mp --processes 4`
+    **Example:** `milepost run shop:mp --processes 4 --health :8481`
 
     The module is looked for in the current directory first. The database is the program's own, or MILEPOST_URL.
     With several processes, one that ends by itself is started again. The status is 0 after a signal, and 1
@@ -43,11 +61,21 @@ def run(
         raise Refusal(f"--grace {grace}: a number is wanted")
     mp = program_of(program)
     lines = _lines(program, mp)
-    if not quiet:
-        typer.echo("\n".join(lines))
-        sys.stdout.flush()
-    if not _ends_well(_work(mp, grace) if processes == 1 else _share(program, processes, grace)):
-        raise typer.Exit(FATAL)
+    with ExitStack() as stack:
+        reports = None
+        if health is not None:
+            reports = Reports(processes)
+            server = stack.enter_context(HealthServer(Address.of(health), reports))
+            lines.append(f"health: http://{server.address}/healthz and /readyz")
+        if not quiet:
+            typer.echo("\n".join(lines))
+            sys.stdout.flush()
+        if processes == 1:
+            work = _work(mp, grace, _teller(reports, report_to))
+        else:
+            work = _share(program, processes, grace, reports)
+        if not _ends_well(work):
+            raise typer.Exit(FATAL)
 
 
 def program_of(text: str) -> Milepost:
@@ -97,14 +125,25 @@ def _lines(program: str, mp: Milepost) -> list[str]:
     ]
 
 
-async def _work(mp: Milepost, grace: float) -> bool:
-    await mp.run(grace=grace)
+def _teller(reports: Reports | None, report_to: int | None) -> Tell | None:
+    """Whom this process tells how it is, if anybody wants to know."""
+    if report_to is not None:
+        return Mouth(report_to).tell
+    if reports is None:
+        return None
+    reports.begun(os.getpid())
+    return partial(reports.heard, os.getpid())
+
+
+async def _work(mp: Milepost, grace: float, tell: Tell | None) -> bool:
+    async with Pulse(mp, tell).beating() if tell else nullcontext():
+        await mp.run(grace=grace)
     return True
 
 
-async def _share(program: str, processes: int, grace: float) -> bool:
+async def _share(program: str, processes: int, grace: float, reports: Reports | None) -> bool:
     command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace), "--quiet"]
-    return await Processes(command, processes).run()
+    return await Processes(command, processes, reports).run()
 
 
 def _ends_well(work: Coroutine[None, None, bool]) -> bool:

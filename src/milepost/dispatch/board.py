@@ -58,6 +58,11 @@ class Board(Generic[M]):
         """How many bytes of them."""
         return self.settings.window_bytes - self.bytes + self.lent_bytes
 
+    def is_half_free(self) -> bool:
+        """Whether at least half of the window is free."""
+        settings = self.settings
+        return 2 * self.room() >= settings.window and 2 * self.room_bytes() >= settings.window_bytes
+
     def rows_here(self) -> int:
         """How many rows are in memory that no consumer has."""
         if not self.lent:

@@ -88,6 +88,14 @@ class Exchange(msgspec.Struct, Generic[M], frozen=True):
     commits: Sequence[Delivery[M]] = ()
     """Deliveries that are settled by this transaction itself, or not at all."""
 
+    @property
+    def plain(self) -> Write | None:
+        """What is written, if that is a cursor and nothing else."""
+        write = self.write
+        if write is None or write.moves or write.tally.failed or self.ask is not None:
+            return None
+        return write
+
 
 class Loaded(msgspec.Struct, Generic[M], frozen=True):
     """A row, and its message from the log."""

@@ -49,6 +49,8 @@ class Lane(Generic[M]):
         self._claims = Claims(self._board, routes, self._breaker)
         self._ledger = Ledger(self._board, self._claims, self._router, self._breaker, state)
         self._closing = False
+        self.given_up: list[Entry[M]] = []
+        """Suspects that were parked without being tried again; for whoever has to know, who empties it."""
         self._breaker.learn(state.streak, state.stalled, state.counts.retrying, Tally())
         self._take_suspects(state)
 
@@ -69,6 +71,11 @@ class Lane(Generic[M]):
         if self._breaker.stalled:
             return 0 if self._board.window.entries or self._board.rows else 1
         return max(0, self._board.room())
+
+    @property
+    def is_half_free(self) -> bool:
+        """Whether at least half of the window is free, in messages and bytes."""
+        return self._board.is_half_free()
 
     def fill(self, messages: Sequence[M], keys: Sequence[str] | None, up_to: int) -> bool:
         """Takes messages in order; what is not among them up to `up_to` is another lane's or was rejected.
@@ -117,6 +124,13 @@ class Lane(Generic[M]):
     def suspects(self) -> bool:
         """Whether messages wait or run that ran when a process vanished."""
         return self._claims.alone is not None or bool(self._board.suspects)
+
+    @property
+    def has_next(self) -> bool:
+        """Whether something could be handed out, if that were permitted."""
+        if self._router is not None:
+            return self._router.has_next(self._ledger.writing)
+        return bool(self._board.ready or self._board.suspects)
 
     @property
     def in_flight(self) -> int:
@@ -270,7 +284,7 @@ class Lane(Generic[M]):
         """When something is to be done though nothing happens: a time-out, a row that is due, a probe."""
         times = [self._ledger.wake_at(), self._claims.next_deadline()]
         breaker = self._breaker
-        if breaker.stalled and breaker.probe is None and not self._claims.in_flight and self._has_next():
+        if breaker.stalled and breaker.probe is None and not self._claims.in_flight and self.has_next:
             times.append(breaker.probe_at)
         return min((time for time in times if time is not None), default=None)
 
@@ -367,12 +381,6 @@ class Lane(Generic[M]):
             return min(limit, 0 if self._claims.in_flight else 1)
         return limit - len(self._board.guards)
 
-    def _has_next(self) -> bool:
-        """Whether something could be handed out, if that were permitted."""
-        if self._router is not None:
-            return self._router.has_next(self._ledger.writing)
-        return bool(self._board.ready or self._board.suspects)
-
     def _take(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
         board = self._board
         if board.suspects:
@@ -431,7 +439,9 @@ class Lane(Generic[M]):
                 return
             reason = f"its process vanished in {entry.row.attempts} attempts"
             self._board.suspicious.pop(entry.position, None)
-            self._board.set_aside(entry, parked(attempted(entry.row, now, more=0, reason=reason)))
+            row = parked(attempted(entry.row, now, more=0, reason=reason))
+            self._put_aside(entry, row, now, is_failure=False)
+            self.given_up.append(entry)
 
     def _is_routed(self, message: M) -> bool:
         return self._routes is None or self._routes.match(message) is not None

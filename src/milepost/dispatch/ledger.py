@@ -118,7 +118,7 @@ class Ledger(Generic[M]):
         """Whether there is something to write, urgent or not."""
         board = self._board
         changed = self.settled or board.aside or board.seen or board.finished
-        return bool(changed) or board.window.low != self._written.position
+        return bool(changed) or board.window.low != self._written.position or self._has_followers()
 
     def _makes_room(self) -> bool:
         """Whether writing would take something out of a full window."""
@@ -129,6 +129,10 @@ class Ledger(Generic[M]):
             return True
         if self._router is not None and self.unrouted_left() > len(fates) and self._router.is_crowded():
             return True
+        return self._has_followers()
+
+    def _has_followers(self) -> bool:
+        """Whether something waits behind stored rows of its key, and may get a row of its own."""
         waiting = self._counts.waiting < self._board.settings.max_waiting
         return waiting and any(True for key in self._held_keys() for _ in self._waiting_here(key))
 

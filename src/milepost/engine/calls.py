@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 from milepost.dispatch import Delivery
@@ -11,6 +11,7 @@ from milepost.engine.context import Context
 from milepost.engine.handler import Handler
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
+from milepost.engine.threads import Threads
 from milepost.engine.transaction import Transaction
 from milepost.log.message import Message
 
@@ -24,61 +25,75 @@ class TimedOut(Exception):
         super().__init__(f"timed out after {seconds:g} s")
 
 
+class Abandoned(asyncio.CancelledError):
+    """The process ends while a call runs whose time was up."""
+
+
 class Calls:
     """Calls the handlers of one subscription: on the loop, or in a thread."""
 
-    def __init__(self, subscription: Subscription, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, subscription: Subscription, threads: Threads) -> None:
         self._name = subscription.name
-        self._handler_of = subscription.handler_of
+        self.handler_of = subscription.handler_of
         self._timeout = subscription.declaration.timeout
         self._threads = threads
 
     async def one(self, delivery: AnyDelivery, slot: Slot, transaction: Transaction | None = None) -> None:
         """Hands one message to its handler; raises what the handler raises."""
         message = delivery.message
-        handler = self._handler_of(message.type)
-        if handler is None:
-            return
-        context = Context(subscription=self._name, position=message.position, attempt=delivery.attempt)
-        await self._call(handler, handler.prepare(message, context, transaction), slot)
+        handler = self.handler_of(message.type)
+        if handler is not None:
+            await self._call(handler, message, self._context(message, delivery.attempt), slot, transaction)
 
     async def several(
         self, deliveries: Sequence[AnyDelivery], slot: Slot, transaction: Transaction | None = None
     ) -> None:
         """Hands messages of one type of handler to it as a batch."""
-        first = deliveries[0]
-        handler = self._handler_of(first.message.type)
-        if handler is None:
-            return
-        attempt = max(delivery.attempt for delivery in deliveries)
-        context = Context(subscription=self._name, position=first.message.position, attempt=attempt)
         messages = [delivery.message for delivery in deliveries]
-        await self._call(handler, handler.prepare(messages, context, transaction), slot)
+        handler = self.handler_of(messages[0].type)
+        if handler is not None:
+            context = self._context(messages[0], max(delivery.attempt for delivery in deliveries))
+            await self._call(handler, messages, context, slot, transaction)
 
-    async def _call(self, handler: Handler, arguments: tuple[Any, ...], slot: Slot) -> None:
-        if not handler.is_async:
-            await self._in_thread(handler, arguments, slot)
-            return
+    def arguments(self, handler: Handler, delivery: AnyDelivery) -> tuple[Any, ...]:
+        """What a handler of one message is called with."""
+        message = delivery.message
+        context = self._context(message, delivery.attempt) if handler.takes_context else None
+        return handler.prepare(message, context, None)
+
+    def _context(self, message: Message[Any], attempt: int) -> Context:
+        return Context(subscription=self._name, position=message.position, attempt=attempt)
+
+    async def _call(
+        self, handler: Handler, subject: Any, context: Context, slot: Slot, transaction: Transaction | None
+    ) -> None:
+        arguments = handler.prepare(subject, context, transaction)
+        slot.begin(self._timeout)
         try:
-            await handler.call(*arguments)
+            if handler.is_async:
+                await handler.call(*arguments)
+            else:
+                await self._in_thread(handler, arguments, slot)
         except asyncio.CancelledError:
             if not slot.expired():
                 raise
             raise TimedOut(self._timeout) from None
+        finally:
+            slot.end()
 
     async def _in_thread(self, handler: Handler, arguments: tuple[Any, ...], slot: Slot) -> None:
         """A thread cannot be stopped: when its time is up its key stays held until it returns."""
-        run = copy_context().run
-        future = asyncio.get_running_loop().run_in_executor(self._threads, run, handler.call, *arguments)
+        future = self._threads.run(partial(copy_context().run, handler.call, *arguments))
         late = False
         while not future.done():
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError:
                 if not slot.expired():
-                    raise
+                    raise Abandoned if late else asyncio.CancelledError from None
                 late = True
+        error = future.exception()
         if late:
-            future.exception()
             raise TimedOut(self._timeout)
-        future.result()
+        if error is not None:
+            raise error

@@ -1,10 +1,12 @@
 """A callable that a user gave: its name, where it stands, what its annotations say."""
 
+import dis
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace
+from itertools import pairwise
+from types import CodeType, SimpleNamespace
 from typing import Any, Final, TypeAlias, get_type_hints
 
 EMPTY: Final = inspect.Parameter.empty
@@ -95,6 +97,17 @@ class Described:
                 "be there when the program runs, in the module itself and not only under TYPE_CHECKING"
             ) from error
 
+    def calls(self, parameter: Parameter, method: str) -> bool:
+        """Whether its body can be seen to ask a parameter for a method; other names for it are not followed."""
+        code = getattr(self._inner, "__code__", None)
+        return code is not None and any(
+            asked.opname in ("LOAD_METHOD", "LOAD_ATTR")
+            and asked.argval == method
+            and _loads(loaded, parameter.name, within=part is code)
+            for part in _codes(code)
+            for loaded, asked in pairwise(dis.get_instructions(part))
+        )
+
     def wrong(self, parameter: Parameter, problem: str) -> TypeError:
         """The error that says what is wrong with a parameter, and where it stands."""
         return TypeError(f"{self}, parameter {parameter.name!r}: {problem}")
@@ -110,6 +123,22 @@ def _callable(given: Any) -> Function:
         raise TypeError(f"a function is wanted, not {function!r}")
     found: Function = function
     return found
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of those that are defined in it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _loads(step: dis.Instruction, name: str, *, within: bool) -> bool:
+    """Whether a step loads a function's variable, within the function itself or one that is defined in it."""
+    kinds = ("LOAD_FAST", "LOAD_DEREF") if within else ("LOAD_DEREF",)
+    # Newer versions of Python may load two at a time.
+    last = step.argval[-1] if isinstance(step.argval, tuple) else step.argval
+    return step.opname.startswith(kinds) and last == name
 
 
 def _levels(function: Any) -> Iterator[Any]:

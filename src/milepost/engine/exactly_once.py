@@ -1,7 +1,7 @@
 """Handlers that write in the transaction of their progress: what they wrote and that they did commits together."""
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,26 +10,34 @@ import psycopg
 from milepost.dispatch import Exchange
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
+from milepost.engine.handler import Undecodable
+from milepost.engine.outcomes import Failed
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
 from milepost.engine.slots import Slot
-from milepost.engine.transaction import Transaction
+from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import WrongVersion
 from milepost.log.appender import Appender
 from milepost.log.connections import executor_of
 from milepost.log.database import Connection, Database, driver
 from milepost.log.message import Message
-from milepost.progress.protocol import Exchanged, Progress
+from milepost.progress.protocol import Exchanged, Progress, Stale
 
 MESSAGES = 64
 """The most messages of a transaction."""
 SECONDS = 0.05
 """How long one goes on that appends: until it ends, nobody sees what others appended after it."""
 
+FIRST = b"set constraints all immediate; savepoint milepost"
+NEXT = b"release savepoint milepost; savepoint milepost"
+LAST = b"release savepoint milepost"
+UNDO = b"rollback to savepoint milepost"
+"""Around each message: several commands in one journey to the server."""
+
 AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """What says that a transaction lost a race."""
 
-Failures = dict[AnyDelivery, Exception]
+Failures = dict[AnyDelivery, BaseException]
 
 
 class Again(Exception):
@@ -39,11 +47,13 @@ class Again(Exception):
 class Appends:
     """Messages that a transaction appends at its end, since an open append holds back all readers."""
 
-    def __init__(self, appender: Appender) -> None:
+    def __init__(self, appender: Appender | None) -> None:
         self._appender = appender
         self._kept: list[tuple[str, Sequence[Any], int]] = []
 
     async def __call__(self, stream: str, messages: Any, *, expected: int) -> None:
+        if self._appender is None:
+            raise CannotAppend
         several = messages if isinstance(messages, list | tuple) else [messages]
         self._kept.append((stream, several, expected))
 
@@ -56,6 +66,8 @@ class Appends:
 
     async def send(self, connection: Connection) -> None:
         """Appends all of it."""
+        if self._appender is None:
+            return
         for stream, messages, expected in self._kept:
             await self._appender.append(executor_of(connection), stream, messages, expected=expected, wake=True)
 
@@ -69,12 +81,13 @@ class ExactlyOnce:
         database: Database,
         progress: Progress,
         rows: Rows,
-        appender: Appender,
+        appender: Appender | None,
         clock: Clock,
         *,
         batch: bool,
         stall_after: int,
         on_park: str,
+        committed: Callable[[Sequence[AnyDelivery], float], None],
     ) -> None:
         self._calls = calls
         self._database = database
@@ -85,6 +98,7 @@ class ExactlyOnce:
         self._batch = batch
         self._stall_after = stall_after
         self._on_park = on_park
+        self._committed = committed
 
     async def run(self, owned: Owned, deliveries: Sequence[AnyDelivery], slot: Slot) -> Failures:
         """Calls the handlers and commits what succeeded; what failed is left to the caller, with its errors.
@@ -109,19 +123,24 @@ class ExactlyOnce:
         return failures
 
     async def _run(self, owned: Owned, deliveries: list[AnyDelivery], slot: Slot) -> Failures:
+        begun = time.monotonic()
         async with self._database.connection() as connection, _transaction(connection):
-            await connection.execute("set constraints all immediate")
             appends = Appends(self._appender)
             done, failures = await self._handle(connection, appends, deliveries, slot)
             await appends.send(connection)
+            if owned.lost:
+                raise Stale("the lane was lost while its messages were handled")
             exchange = owned.lane.exchange(self._clock.now(), commits=done)
             exchanged = await self._exchange(owned, exchange, connection)
         if exchanged is not None:
             owned.held = exchanged.held
             self._clock.set(exchanged.now)
-            owned.lane.exchanged(await self._rows.answer(exchanged.answer))
+            answer = await self._rows.answer(exchanged.answer)
+            if not owned.lost:
+                owned.lane.exchanged(answer)
         rest = [delivery for delivery in deliveries if delivery not in failures and delivery not in done]
         owned.lane.give_back(rest)
+        self._committed(done, time.monotonic() - begun)
         return failures
 
     async def _handle(
@@ -131,18 +150,21 @@ class ExactlyOnce:
         done: list[AnyDelivery] = []
         failures: Failures = {}
         begun = time.monotonic()
-        for part in parts:
+        await _send(connection, FIRST)
+        for number, part in enumerate(parts, start=1):
             kept = len(appends)
             try:
-                async with connection.transaction():
-                    await self._call(part, slot, Transaction(connection, appends))
+                await self._call(part, slot, Transaction(connection, appends))
+                # It fails if the handler hid an error that ended the transaction.
+                await _send(connection, LAST if number == len(parts) else NEXT)
             except AGAIN:
                 raise
             except Exception as error:
                 if connection.broken:
                     raise
+                await _send(connection, UNDO)
                 appends.cut(kept)
-                failures |= dict.fromkeys(part, error)
+                failures |= _blamed(part, error)
             else:
                 done += part
             if len(appends) and time.monotonic() - begun > SECONDS:
@@ -167,6 +189,23 @@ class ExactlyOnce:
             on_park=self._on_park,
             connection=connection,
         )
+
+
+def _blamed(part: Sequence[AnyDelivery], error: Exception) -> Failures:
+    """Which messages of a call that was rolled back have failed; the others run again."""
+    if isinstance(error, Failed):
+        errors = error.errors
+        named = {each: errors[at] for each in part if (at := each.message.position) in errors}
+    elif isinstance(error, Undecodable):
+        named = {each: error for each in part if each.message is error.message}
+    else:
+        named = {}
+    return named or dict.fromkeys(part, error)
+
+
+async def _send(connection: Connection, commands: bytes) -> None:
+    # Several commands at once cannot be prepared.
+    await connection.execute(commands, prepare=False)
 
 
 @asynccontextmanager

@@ -16,8 +16,8 @@ from milepost.errors import InvalidMessage
 from milepost.log.message import Message
 
 AnyMessage: TypeAlias = Message[Any]
-Get: TypeAlias = Callable[[Any, Context, Transaction | None], Any]
-Prepare: TypeAlias = Callable[[Any, Context, Transaction | None], tuple[Any, ...]]
+Get: TypeAlias = Callable[[Any, Context | None, Transaction | None], Any]
+Prepare: TypeAlias = Callable[[Any, Context | None, Transaction | None], tuple[Any, ...]]
 
 
 class Undecodable(Exception):
@@ -49,8 +49,11 @@ class Handler:
         needed = providers.plan(described, signature.asked)
         asked = [_settled(each, providers) for each in signature.asked]
         self._refuse_contradictions(signature, needed)
-        self.takes_transaction = any(each.source is Source.TRANSACTION for each in (*asked, *_all_asked(needed)))
+        sources = {each.source for each in (*asked, *_all_asked(needed))}
+        self.takes_transaction = Source.TRANSACTION in sources
         """Whether it, or a provider that it needs, writes through a `Transaction`."""
+        self.takes_context = Source.CONTEXT in sources
+        """Whether it, or a provider that it needs, asks for a `Context`; `prepare` can do without otherwise."""
         self.prepare: Prepare
         self.call: Function
         if needed:
@@ -82,7 +85,7 @@ class Handler:
                 known.setdefault(each.source, _getter(each))
         on_loop = not self.is_async and any(provider.is_async for provider in needed)
 
-        def prepare(subject: Any, context: Context, transaction: Transaction | None) -> tuple[Values]:
+        def prepare(subject: Any, context: Context | None, transaction: Transaction | None) -> tuple[Values]:
             values: Values = {source: get(subject, context, transaction) for source, get in known.items()}
             if on_loop:
                 values[LOOP] = asyncio.get_running_loop()
@@ -154,20 +157,20 @@ def _getter(each: Asked) -> Get:
             return lambda message, context, transaction: default
 
 
-def _message_decoded(message: AnyMessage, context: Context, transaction: Transaction | None) -> AnyMessage:
+def _message_decoded(message: AnyMessage, context: Context | None, transaction: Transaction | None) -> AnyMessage:
     _decoded(message)
     return message
 
 
 def _messages_decoded(
-    messages: Sequence[AnyMessage], context: Context, transaction: Transaction | None
+    messages: Sequence[AnyMessage], context: Context | None, transaction: Transaction | None
 ) -> list[AnyMessage]:
     for message in messages:
         _decoded(message)
     return list(messages)
 
 
-def _payload_alone(message: AnyMessage, context: Context, transaction: Transaction | None) -> tuple[Any]:
+def _payload_alone(message: AnyMessage, context: Context | None, transaction: Transaction | None) -> tuple[Any]:
     try:
         return (message.data,)
     except Exception as error:

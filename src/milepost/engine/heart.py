@@ -1,45 +1,134 @@
-"""The heartbeat of a worker, in a thread of its own: no handler can starve it."""
+"""The heart of a worker, in a thread of its own: no handler can keep it from beating."""
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from contextlib import suppress
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from milepost.errors import Unavailable
+from milepost.progress.protocol import Home, Leases, Membership, Share
 
 logger = logging.getLogger("milepost.engine")
 
-Beat = Callable[[], Awaitable[bool]]
+LOOK = 1.0
+"""Seconds between two looks at whether the worker's loop goes on."""
+
+R = TypeVar("R")
 
 
 class Heart:
-    """Beats every so many seconds until it is stopped, on a connection and an event loop of its own."""
+    """A worker's part in the leases, from the beginning of a block to its end.
 
-    def __init__(self, beating: Callable[[], AbstractAsyncContextManager[Beat]], seconds: float) -> None:
-        self._beating = beating
-        self._seconds = seconds
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="milepost-heart", daemon=True)
+    Everything that is asked of the leases is asked on this thread's event loop, which also beats, three times a
+    lease. So it does not matter to them what the worker's own loop is doing, as long as it does something: when
+    a handler has blocked that for too long, the heart gives the lanes up. Then it ends the process, if `exits`;
+    otherwise it beats again when the loop goes on.
+    """
 
-    def start(self) -> None:
-        """Begins to beat."""
+    def __init__(
+        self,
+        leases: Leases,
+        worker: str,
+        group: str,
+        lease: float,
+        home: Home,
+        *,
+        is_blocked: Callable[[], bool],
+        exits: bool,
+    ) -> None:
+        self._is_blocked = is_blocked
+        self._exits = exits
+        self._leases = leases
+        self._worker = worker
+        self._group = group
+        self._lease = lease
+        self._home = home
+        self._membership: Membership
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self._begun = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="milepost-heart", daemon=True)
+
+    async def __aenter__(self) -> Self:
         self._thread.start()
+        await asyncio.to_thread(self._begun.wait)
+        try:
+            await self._there(self._open())
+        except BaseException:
+            await self._end()
+            raise
+        return self
 
-    async def stop(self) -> None:
-        """Ends it, and waits for it."""
-        self._stop.set()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            with suppress(Unavailable):
+                await self._there(self._membership.close())
+        finally:
+            await self._end()
+
+    async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
+        """What to take and what to give."""
+        return await self._there(self._membership.balance(wanted, held))
+
+    async def release(self, subscription: int, lanes: Collection[int]) -> None:
+        """Others may have these."""
+        await self._there(self._membership.release(subscription, lanes))
+
+    async def _there(self, coroutine: Coroutine[Any, Any, R]) -> R:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+
+    async def _end(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
         await asyncio.to_thread(self._thread.join)
 
-    def _run(self) -> None:
-        asyncio.run(self._beat())
+    # In the thread
+
+    def _live(self) -> None:
+        asyncio.run(self._until_stopped())
+
+    async def _until_stopped(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._begun.set()
+        await self._stop.wait()
+
+    async def _open(self) -> None:
+        self._membership = await self._leases.admit(self._worker, self._group, self._lease, self._home)
+        self._beating = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
-        while not self._stop.is_set():
+        pause = beats = self._lease / 3
+        while True:
+            if await self._is_blocked_within(pause):
+                await self._give_up()
+                continue
             try:
-                async with self._beating() as beat:
-                    while not await asyncio.to_thread(self._stop.wait, self._seconds):
-                        await beat()
-            except Unavailable as error:
-                logger.warning("the heartbeat waits: %s", error)
-                await asyncio.to_thread(self._stop.wait, min(1.0, self._seconds))
+                await self._membership.beat()
+                pause = beats
+            except Exception as error:  # whatever it is: a heart that stops has lost all lanes
+                logger.warning("the heartbeat waits: %r", error)
+                pause = min(LOOK, beats)
+
+    async def _is_blocked_within(self, seconds: float) -> bool:
+        until = monotonic() + seconds
+        while (left := until - monotonic()) > 0:
+            await asyncio.sleep(min(LOOK, left))
+            if self._is_blocked():
+                return True
+        return False
+
+    async def _give_up(self) -> None:
+        logger.critical("a handler blocks the event loop, long after its time-out: other workers take over")
+        if self._exits:
+            with suppress(Exception):
+                await asyncio.wait_for(self._membership.close(), self._lease)
+            logging.shutdown()
+            os._exit(1)
+        # Without a beat the lease ends.
+        await asyncio.sleep(LOOK)

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
@@ -46,8 +47,9 @@ class Order(Protocol):
         """The key of each message, None without an order. May raise `Unordered`, for the first that has none."""
         ...
 
-    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
-        """The lane of a message that has this key."""
+    @property
+    def by_stream(self) -> bool:
+        """Whether all messages of a stream are in one lane."""
         ...
 
 
@@ -67,8 +69,7 @@ class ByStream:
     def keys(self, messages: Sequence[AnyMessage]) -> list[str]:
         return list(map(_stream_of, messages))
 
-    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
-        return bucket_of(message.stream) % lanes
+    by_stream = True
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,7 @@ class Unrelated:
     def keys(self, messages: Sequence[AnyMessage]) -> None:
         return None
 
-    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
-        return bucket_of(message.stream) % lanes
+    by_stream = True
 
 
 class _ByValue:
@@ -103,8 +103,7 @@ class _ByValue:
     def keys(self, messages: Sequence[AnyMessage]) -> list[str]:
         return list(map(self.key, messages))
 
-    def lane(self, message: AnyMessage, key: str | None, lanes: int) -> int:
-        return bucket_of(self.key(message) if key is None else key) % lanes
+    by_stream = False
 
 
 @dataclass(frozen=True)
@@ -183,6 +182,15 @@ def by_function(function: Callable[[AnyMessage], str | int], version: int = 1) -
         checked("by_function", _plain_function, function), checked("by_function: version", whole(1), version)
     )
 
+
+def lanes_of(messages: Sequence[AnyMessage], keys: Sequence[str] | None, lanes: int) -> list[int]:
+    """The lane of each message: its key's bucket decides, without an order its stream's."""
+    if keys is None:
+        return [_bucket_of(message.stream) % lanes for message in messages]
+    return [_bucket_of(key) % lanes for key in keys]
+
+
+_bucket_of = lru_cache(maxsize=100_000)(bucket_of)
 
 BY_STREAM: Final[Order] = ByStream()
 UNRELATED: Final[Order] = Unrelated()

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from milepost.dispatch import Lane
+from milepost.dispatch import Delivery, Lane
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
 
@@ -16,10 +16,15 @@ class Owned:
         self.lane = lane
         self.running = 0
         """How many calls of handlers are under way for it."""
+        self.done: list[Delivery[Message[Any]]] = []
+        """Handled in this step of the loop, and settled at its end."""
         self.lost = False
         """Whether what comes of those calls is of no use any more."""
         self.closing = False
         """Whether nothing more is handed out."""
+        self.life: int | None = None
+        """In which life of the server, as the feed counts them, it was first read for."""
+        self._full = False
         self.looks_first = looks_first
         """Whether rows are to be loaded before anything is handed out: some of them have to run alone."""
         self.exchanging = False
@@ -36,9 +41,21 @@ class Owned:
         """Whether messages of it may go to handlers."""
         return not (self.lost or self.closing or self.looks_first)
 
+    @property
+    def is_hungry(self) -> bool:
+        """Whether it wants messages. One that was full is not before half of its window is free."""
+        if self.lost or self.closing:
+            return False
+        if self._full and not self.lane.is_half_free:
+            return False
+        return self.lane.room() > 0
+
+    def fill(self, messages: list[Message[Any]], keys: list[str] | None, up_to: int) -> None:
+        """Takes messages, as far as there is room."""
+        self._full = not self.lane.fill(messages, keys, up_to)
+
     def ended(self) -> None:
-        """A call has ended."""
-        self.running -= 1
+        """Calls have ended, and what came of them is settled."""
         self._rest.set()
 
     def exchange_ended(self) -> None:
@@ -48,7 +65,7 @@ class Owned:
 
     async def at_rest(self) -> None:
         """Waits until nothing of it runs, and no exchange is under way."""
-        while self.running or self.exchanging:
+        while self.running or self.done or self.exchanging:
             self._rest.clear()
             await self._rest.wait()
 

@@ -4,20 +4,19 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Literal
 
 from milepost.engine.calls import AnyDelivery
-from milepost.engine.heart import Beat, Heart
+from milepost.engine.listeners import Listeners
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
+from milepost.engine.services import Services
 from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.engine.worker import Failed, Worker
 from milepost.log.appender import Appender
-from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
-from milepost.progress.leases import PostgresLeases
-from milepost.progress.postgresql import PostgresProgress
 
 Errors = Literal["raise", "park"]
 
@@ -32,41 +31,55 @@ class Program:
         appender: Appender,
         subscriptions: Subscriptions,
         *,
-        url: str,
+        services: Services,
         group: str,
         concurrency: int,
+        listeners: Listeners,
     ) -> None:
         self._log = log
         self._reader = reader
         self._appender = appender
         self._subscriptions = subscriptions
-        self._url = url
+        self._services = services
         self._group = group
         self._concurrency = concurrency
+        self._listeners = listeners
 
     @asynccontextmanager
     async def running(
-        self, *, only: Collection[str] | None = None, grace: float, failed: Failed | None = None
+        self,
+        *,
+        only: Collection[str] | None = None,
+        grace: float,
+        exits: bool = False,
+        failed: Failed | None = None,
     ) -> AsyncIterator[Worker]:
-        """Works from the beginning of the block to its end."""
+        """Works from the beginning of the block to its end.
+
+        With `exits` the process ends when a handler blocks its event loop for good.
+        """
         self._subscriptions.check()
         chosen = [self._subscriptions[name] for name in only] if only else list(self._subscriptions)
-        schema = self._log.statements.schema
         worker = Worker(
             self._log,
             self._reader,
             self._appender,
             subscriptions=chosen,
             queries=_query,
-            progress=PostgresProgress(self._log.database, schema),
-            leases=PostgresLeases(self._log.database, schema),
-            heart=self._heart,
+            services=self._services,
             group=self._group,
             concurrency=self._concurrency,
+            grace=grace,
+            exits=exits,
             failed=failed,
+            audience=self._listeners.audience(),
         )
-        async with worker.running(grace):
-            yield worker
+        try:
+            async with worker.running():
+                yield worker
+        except BaseExceptionGroup as errors:
+            error = _only(errors)
+            raise error from error.__cause__
 
     async def run_until_idle(self, errors: Errors, only: Collection[str] | None = None) -> dict[str, Tally]:
         """Works until nothing is left that can run; raises a handler's error, or parks its message."""
@@ -81,7 +94,7 @@ class Program:
 
         async with self.running(only=only, grace=5, failed=failed) as worker:
             await _first(worker.idle(), over.wait())
-            report = {name: runner.tally for name, runner in worker.runners.items()}
+            report = {name: runner.settling.tally for name, runner in worker.runners.items()}
         if raised:
             raise raised[0]
         return report
@@ -99,25 +112,11 @@ class Program:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, on_signal, number)
         try:
-            async with self.running(grace=grace):
+            async with self.running(grace=grace, exits=True):
                 await stop.wait()
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
-
-    def _heart(self, worker: str, lease: float) -> Heart:
-        @asynccontextmanager
-        async def beating() -> AsyncIterator[Beat]:
-            database = Database(self._url, pool_size=1)
-            await database.open()
-            try:
-                leases = PostgresLeases(database, self._log.statements.schema)
-                await leases.open(worker, self._group, lease)
-                yield leases.beat
-            finally:
-                await database.close()
-
-        return Heart(beating, lease / 3)
 
 
 async def _first(*works: Coroutine[Any, Any, Any]) -> None:
@@ -132,5 +131,13 @@ async def _first(*works: Coroutine[Any, Any, Any]) -> None:
             task.cancel()
 
 
-def _query(subscription: Subscription) -> Query:
-    return query_of(subscription.selection, subscription.declaration.where)
+def _only(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The error of a group that has one, or the group."""
+    error: BaseException = errors
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def _query(subscription: Subscription, since: datetime | None) -> Query:
+    return query_of(subscription.selection, subscription.declaration.where, since=since)

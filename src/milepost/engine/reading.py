@@ -1,7 +1,7 @@
 """Reads the log for the lanes of a subscription."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from milepost.engine.owned import Owned
@@ -9,22 +9,37 @@ from milepost.engine.pages import Pages
 from milepost.log.feed import Feed, Segment
 from milepost.log.message import Message
 
-Places = Callable[[list[Message[Any]]], list[tuple[int, str | None]]]
-"""For messages, the lane and the key of each."""
+Places = Callable[[list[Message[Any]]], tuple[list[int], list[str] | None]]
+"""For messages, the lane of each and, with an order, the key of each."""
+
+NEAR = 1000
+"""Lanes within so many positions are read for together."""
 
 
 class Reading:
-    """Keeps the windows of lanes filled, from the position where the lowest of them stands.
+    """Keeps the windows of lanes filled.
 
-    A lane whose window is full is left behind and comes back by itself: it is then the lowest. So that one far
-    behind does not keep the others waiting, every second page is for the foremost.
+    Lanes that stand near each other share their pages. One whose window is full is left behind and comes back
+    at its own position when half of it is free, so that nobody waits for it and no page is read for a message
+    or two. The lowest and the foremost take turns: the largest backlog first, and the others not much later.
     """
 
-    def __init__(self, feed: Feed, pages: Pages, places: Places, filled: Callable[[Owned], None]) -> None:
+    def __init__(
+        self,
+        feed: Feed,
+        pages: Pages,
+        places: Places,
+        filled: Callable[[Owned], None],
+        outlived: Callable[[Owned], None],
+        *,
+        window: int,
+    ) -> None:
         self._feed = feed
         self._pages = pages
         self._places = places
         self._filled = filled
+        self._outlived = outlived
+        self._window = window
         self._lanes: dict[int, Owned] = {}
         self._lowest_next = True
         self._changed = asyncio.Event()
@@ -51,36 +66,60 @@ class Reading:
 
     async def _read(self) -> bool:
         """Reads a page for whoever has room; False if nobody has, or nothing is there."""
-        after = self._turn()
-        if after is None:
-            return False
-        segment = await self._pages.after(after)
-        self._spread(segment)
-        return segment.high > after
+        for after in self._turns():
+            together = [owned for owned in self._hungry() if after <= owned.lane.reach <= after + NEAR]
+            segment = await self._pages.after(after, [owned.number for owned in together])
+            self._let_go()
+            self._spread(segment, together)
+            if segment.high > after:
+                return True
+        return False
 
-    def _turn(self) -> int | None:
-        positions = [owned.lane.reach for owned in self._with_room()]
-        if not positions:
-            return None
+    def _turns(self) -> list[int]:
+        """Where to read from: where the lowest and where the foremost of those stand that want more."""
+        hungry = self._hungry()
+        if not hungry or self._is_ample():
+            return []
+        positions = [owned.lane.reach for owned in hungry]
         self._lowest_next = not self._lowest_next
-        return max(positions) if self._lowest_next else min(positions)
+        turns = dict.fromkeys((max(positions), min(positions)))
+        return list(turns) if self._lowest_next else [*turns][::-1]
 
-    def _with_room(self) -> Iterable[Owned]:
-        return (owned for owned in self._lanes.values() if not owned.closing and owned.lane.room() > 0)
+    def _hungry(self) -> list[Owned]:
+        return [owned for owned in self._lanes.values() if owned.is_hungry]
 
-    def _spread(self, segment: Segment) -> None:
-        """Gives each lane its messages of a page; to the others of the range it has none."""
-        takers = {owned.number: owned for owned in self._with_room() if owned.lane.reach >= segment.low}
+    def _is_ample(self) -> bool:
+        """Whether there is enough for now: half of all windows, and something of it can be handed out."""
+        lanes = [owned.lane for owned in self._lanes.values()]
+        room = sum(lane.room() for lane in lanes)
+        return 2 * room < self._window * len(lanes) and any(lane.has_next for lane in lanes)
+
+    def _let_go(self) -> None:
+        """What is known of lanes in an earlier life of the server may never have been."""
+        for owned in list(self._lanes.values()):
+            if owned.life is None:
+                owned.life = self._feed.generation
+            elif owned.life != self._feed.generation and not owned.closing:
+                self._outlived(owned)
+
+    def _spread(self, segment: Segment, together: Collection[Owned]) -> None:
+        """Gives each lane its messages of a page; of the others in the range it has none."""
+        takers = {owned.number: owned for owned in together if owned.is_hungry and owned.lane.reach < segment.high}
         messages: dict[int, list[Message[Any]]] = {number: [] for number in takers}
-        keys: dict[int, list[Any]] = {number: [] for number in takers}
-        for message, (number, key) in zip(segment.messages, self._places(segment.messages), strict=True):
-            if number in takers:
-                messages[number].append(message)
-                keys[number].append(key)
+        keys: dict[int, list[str]] = {number: [] for number in takers}
+        lanes, of_messages = self._places(segment.messages)
+        if of_messages is None:
+            for message, number in zip(segment.messages, lanes, strict=True):
+                if number in takers:
+                    messages[number].append(message)
+        else:
+            for message, number, key in zip(segment.messages, lanes, of_messages, strict=True):
+                if number in takers:
+                    messages[number].append(message)
+                    keys[number].append(key)
         for number, owned in takers.items():
-            if segment.high > owned.lane.reach:
-                owned.lane.fill(messages[number], keys[number] if owned.lane.ordered else None, segment.high)
-                self._filled(owned)
+            owned.fill(messages[number], None if of_messages is None else keys[number], segment.high)
+            self._filled(owned)
 
 
 async def _any(*events: asyncio.Event) -> None:

@@ -3,38 +3,36 @@
 import asyncio
 import logging
 import random
-import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from time import monotonic
 from typing import Any
 
 from milepost.dispatch import Breaker, Exchange, Lane, LaneState, Settings
-from milepost.engine.calls import AnyDelivery, Calls
+from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
 from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
-from milepost.engine.handler import Undecodable
-from milepost.engine.order import Order, Unordered
-from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.order import Order, Unordered, lanes_of
 from milepost.engine.owned import Owned
 from milepost.engine.reading import Reading
-from milepost.engine.report import Tally
-from milepost.engine.slots import Slot
+from milepost.engine.settling import Settling
+from milepost.engine.slots import Slot, Work
 from milepost.engine.subscription import Subscription
+from milepost.engine.threads import Threads
+from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
 from milepost.log.message import Message
-from milepost.names import bucket_of
 from milepost.progress.protocol import Held, RolledBack, Stale
 
 logger = logging.getLogger("milepost.engine")
 
-CLAIMED_AT_ONCE = 64
+CLAIMED_AT_ONCE = 256
 """How many deliveries are taken from a lane at a time."""
 
 
 class Call:
-    """Messages of a lane on their way to a handler."""
+    """Messages of a lane on their way to a handler together: a batch, or a transaction."""
 
     __slots__ = ("_runner", "deliveries", "owned")
 
@@ -42,10 +40,6 @@ class Call:
         self._runner = runner
         self.owned = owned
         self.deliveries = deliveries
-
-    @property
-    def timeout(self) -> float:
-        return self._runner.timeout
 
     @property
     def alone(self) -> bool:
@@ -68,6 +62,7 @@ class Runner:
         lanes: int,
         concurrency: int,
         calls: Calls,
+        threads: Threads,
         now: Callable[[], float],
         changed: Callable[[], None],
         failed: Callable[[AnyDelivery, BaseException], bool],
@@ -78,7 +73,6 @@ class Runner:
         self.timeout = declaration.timeout
         self.settings: Settings = declaration.dispatch_settings()
         self.lanes: dict[int, Owned] = {}
-        self.tally = Tally()
         self.suspects = False
         self.reading: Reading
         self.writing: Writing
@@ -90,14 +84,16 @@ class Runner:
         self._calls = calls
         self._now = now
         self._changed = changed
-        self._failed = failed
         self._lost = lost
         self._breaker = Breaker(self.settings.stall_after, self.settings.retry.delay)
-        self._claimed: deque[tuple[Owned, AnyDelivery]] = deque()
+        self.claimed: deque[tuple[Owned, AnyDelivery]] = deque()
+        """What may be handed out, taken from lanes in bulk."""
+        self.without_key: dict[int, str] = {}
+        """Why these positions have no key."""
+        self.settling = Settling(subscription.name, now=now, settled=self._settled, gives_up=failed)
+        self._turn = Turn(self, self.settling, calls, threads)
         self._active: dict[int, Owned] = {}
         self._running = 0
-        self._without_key: dict[int, str] = {}
-        self._lane_of_key = lru_cache(maxsize=100_000)(lambda key: bucket_of(key) % lanes)
 
     # Lanes
 
@@ -106,14 +102,19 @@ class Runner:
         lane = Lane(self.settings, state, breaker=self._breaker, random=random.random)
         self.lanes[held.lane] = Owned(held, lane, looks_first=bool(state.running))
         self._lanes_changed()
+        if self.settling.telling is not None:
+            self.settling.telling.taken(held, vanished=state.unclean)
 
     def lose(self, owned: Owned, error: Exception) -> None:
         """Somebody else has the lane, or nobody knows what is stored: what runs of it is of no use."""
         logger.warning("%s: lane %d is lost: %s", self.name, owned.number, error or type(error).__name__)
         owned.lost = True
+        self._give_back_claimed(owned)
         owned.lane.discard()
         self.lanes.pop(owned.number, None)
         self._lanes_changed()
+        if self.settling.telling is not None:
+            self.settling.telling.lost(owned.number, error)
 
     async def close(self, owned: Owned, grace: float) -> Exchange[Message[Any]] | None:
         """Ends a lane in good order: nothing more goes out, what runs may end. Returns what is left to write."""
@@ -138,27 +139,28 @@ class Runner:
         self._changed()
 
     def _give_back_claimed(self, owned: Owned) -> None:
-        mine = [delivery for other, delivery in self._claimed if other is owned]
-        self._claimed = deque(each for each in self._claimed if each[0] is not owned)
+        mine = [delivery for other, delivery in self.claimed if other is owned]
+        others = [each for each in self.claimed if each[0] is not owned]
+        # The same deque: slots are working it off.
+        self.claimed.clear()
+        self.claimed.extend(others)
         owned.lane.give_back(mine)
 
     # From the log
 
-    def places(self, messages: Sequence[Message[Any]]) -> list[tuple[int, str | None]]:
-        """The lane and the key of each message."""
+    def places(self, messages: Sequence[Message[Any]]) -> tuple[list[int], list[str] | None]:
+        """The lane and, with an order, the key of each message."""
         try:
             keys = self._order.keys(messages)
         except Unordered:
             keys = [self._key_of(message) for message in messages]
-        if keys is None:
-            return [(self._lane_of_key(message.stream), None) for message in messages]
-        return [(self._lane_of_key(key), key) for key in keys]
+        return lanes_of(messages, keys, self._of), keys
 
     def _key_of(self, message: Message[Any]) -> str:
         try:
             key = self._order.key(message)
         except Unordered as error:
-            self._without_key[message.position] = error.reason
+            self.without_key[message.position] = error.reason
             key = self._order.stream_key(message)
         return key or ""
 
@@ -169,6 +171,10 @@ class Runner:
             self.writing.look()
         self._changed()
 
+    def outlived(self, owned: Owned) -> None:
+        """The server has another life than the one in which a lane was taken."""
+        self._lost(owned, RuntimeError("the server was restarted"))
+
     def exchanged(self, owned: Owned) -> None:
         """A lane's progress is written, and what it asked is known."""
         owned.looks_first = False
@@ -177,21 +183,35 @@ class Runner:
         self._look_for_suspects()
         self.reading.room()
         self._changed()
+        if self.settling.telling is not None:
+            self.settling.telling.breaker(self._breaker.stalled)
 
     # To the handlers
 
-    def take(self) -> Call | None:
+    def take(self) -> Work | None:
         """The next call, if this subscription may have one more."""
         if self._running >= self._concurrency:
             return None
         if self.suspects:
             return self._take_suspect()
-        while self._claimed or self._claim():
+        if self._together is None and self.exactly_once is None:
+            return self._take_turn()
+        while self.claimed or self.claim():
             owned, deliveries = self._next_claimed()
-            deliveries = [delivery for delivery in deliveries if not self._refuse_without_key(owned, delivery)]
+            deliveries = [delivery for delivery in deliveries if not self.refuse_without_key(owned, delivery)]
             if deliveries:
                 return self._call(owned, deliveries)
         return None
+
+    def _take_turn(self) -> Work | None:
+        if not self.claimed and not self.claim():
+            return None
+        self._running += 1
+        return self._turn
+
+    def turn_ended(self) -> None:
+        """A slot has ended its turn."""
+        self._running -= 1
 
     def _call(self, owned: Owned, deliveries: list[AnyDelivery]) -> Call:
         self._running += 1
@@ -208,6 +228,7 @@ class Runner:
                 return self._call(owned, given)
             if owned.lane.in_flight:
                 break
+        self._tell_given_up()
         self._look_for_suspects()
         self.writing.look()
         if not self.suspects:
@@ -216,19 +237,30 @@ class Runner:
             self._changed()
         return None
 
+    def _tell_given_up(self) -> None:
+        for owned in self.lanes.values():
+            if owned.lane.given_up and self.settling.telling is not None:
+                self.settling.telling.given_up(owned.lane.given_up)
+            owned.lane.given_up.clear()
+
     def _look_for_suspects(self) -> None:
         self.suspects = any(owned.lane.suspects for owned in self.lanes.values())
 
+    @property
+    def _most(self) -> int:
+        """How many messages a call takes."""
+        return self._together or (1 if self.exactly_once is None else MESSAGES)
+
     def _next_claimed(self) -> tuple[Owned, list[AnyDelivery]]:
-        owned, delivery = self._claimed.popleft()
+        owned, delivery = self.claimed.popleft()
         deliveries = [delivery]
-        most = MESSAGES if self.exactly_once and not self._together else self._together or 1
-        while len(deliveries) < most and self._claimed and self._claimed[0][0] is owned:
-            deliveries.append(self._claimed.popleft()[1])
+        while len(deliveries) < self._most and self.claimed and self.claimed[0][0] is owned:
+            deliveries.append(self.claimed.popleft()[1])
         return owned, deliveries
 
-    def _claim(self) -> bool:
+    def claim(self) -> bool:
         """Takes from lanes in turn what may go out now."""
+        self.settling.settle()
         for number, owned in list(self._active.items()):
             del self._active[number]
             # A lane has one transaction at a time.
@@ -236,7 +268,7 @@ class Runner:
             given = owned.lane.next(self._now(), self._limit(owned)) if owned.hands_out and not busy else []
             if given:
                 self._active[number] = owned
-                self._claimed.extend((owned, delivery) for delivery in given)
+                self.claimed.extend((owned, delivery) for delivery in given)
                 return True
             if owned.lane.urgent(self._now()):
                 self.writing.look()
@@ -246,21 +278,24 @@ class Runner:
         """How many to take at once. What has to be stored as running first is only what can run now."""
         if owned.lane.tracks_starts:
             return max(1, self._concurrency - self._running)
-        return self._together or CLAIMED_AT_ONCE
+        return self._most if self._most > 1 else CLAIMED_AT_ONCE
 
-    def _refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
-        reason = self._without_key.pop(delivery.message.position, None) if self._without_key else None
+    def refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
+        reason = self.without_key.pop(delivery.message.position, None) if self.without_key else None
         if reason is None:
             return False
         owned.lane.park([delivery], self._now(), reason=reason)
-        self.tally.parked += 1
+        self.settling.tally.parked += 1
         self._settled(owned, at_once=True)
+        if self.settling.telling is not None:
+            self.settling.telling.without_key(delivery, reason)
         return True
 
     async def perform(self, call: Call, slot: Slot) -> None:
         """Calls the handler, and settles what came of it."""
         owned = call.owned
         error: BaseException | None = None
+        begun = monotonic()
         try:
             if self.exactly_once is not None:
                 await self._perform_exactly_once(self.exactly_once, call, slot)
@@ -269,6 +304,9 @@ class Runner:
                 await self._calls.several(call.deliveries, slot)
             else:
                 await self._calls.one(call.deliveries[0], slot)
+        except Abandoned:
+            self.settling.failed(owned, call.deliveries, TimedOut(self.timeout))
+            raise
         except asyncio.CancelledError:
             owned.lane.give_back(call.deliveries)
             raise
@@ -276,17 +314,19 @@ class Runner:
             error = raised
         finally:
             self._running -= 1
+            owned.running -= 1
             owned.ended()
         if error is None:
-            refused = owned.lane.ack(call.deliveries)
-            self.tally.handled += len(call.deliveries) - len(refused)
-            self._settled(owned, at_once=False)
+            for delivery in call.deliveries:
+                self.settling.done(owned, delivery)
+            if self.settling.telling is not None and self.settling.telling.tells_handled:
+                self.settling.telling.handled(call.deliveries, monotonic() - begun)
         else:
-            self._settle(owned, call.deliveries, error)
-            self._settled(owned, at_once=True)
+            self.settling.failed(owned, call.deliveries, error, monotonic() - begun)
 
     async def _perform_exactly_once(self, exactly_once: ExactlyOnce, call: Call, slot: Slot) -> None:
         owned = call.owned
+        begun = monotonic()
         try:
             failures = await exactly_once.run(owned, call.deliveries, slot)
         except Again as again:
@@ -295,9 +335,8 @@ class Runner:
         except (Stale, RolledBack, Unavailable) as error:
             self._lost(owned, error)
         else:
-            self.tally.handled += len(call.deliveries) - len(failures)
             for delivery, failure in failures.items():
-                self._settle_one(owned, delivery, failure)
+                self.settling.settle_one(owned, delivery, failure, monotonic() - begun)
         finally:
             owned.exchange_ended()
         self.exchanged(owned)
@@ -311,52 +350,28 @@ class Runner:
         lane = owned.lane
         self._active[owned.number] = owned
         self.reading.room()
-        much = lane.settled == 1 or lane.settled >= self.writing.messages
+        self._changed()
+        if self.settling.telling is not None:
+            self.settling.telling.breaker(self._breaker.stalled)
+        much = self.writing.hurries or lane.settled >= self.writing.messages
         if at_once or much or (lane.has_rows and lane.urgent(self._now())):
             self.writing.look()
 
-    def _settle(self, owned: Owned, deliveries: list[AnyDelivery], error: BaseException) -> None:
-        if isinstance(error, Failed):
-            for delivery in deliveries:
-                self._settle_one(owned, delivery, error.errors.get(delivery.message.position))
-        elif isinstance(error, Undecodable) and len(deliveries) > 1:
-            bad = [delivery for delivery in deliveries if delivery.message is error.message]
-            owned.lane.give_back([delivery for delivery in deliveries if delivery.message is not error.message])
-            self._settle_one(owned, bad[0], error)
-        else:
-            for delivery in deliveries:
-                self._settle_one(owned, delivery, error)
-
-    def _settle_one(self, owned: Owned, delivery: AnyDelivery, error: BaseException | None) -> None:
-        lane, now, one = owned.lane, self._now(), [delivery]
-        match error:
-            case None:
-                self.tally.handled += not lane.ack(one)
-            case Skip():
-                self.tally.skipped += not lane.skip(one)
-            case Park() | Undecodable():
-                self.tally.parked += not lane.park(one, now, reason=error.reason)
-            case RetryLater():
-                lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
-            case _:
-                self._fail(owned, delivery, error)
-
-    def _fail(self, owned: Owned, delivery: AnyDelivery, error: BaseException) -> None:
-        self.tally.failed += 1
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        trace = "".join(traceback.format_exception(error))
-        logger.warning("%s: position %d failed: %s", self.name, delivery.message.position, reason)
-        if self._failed(delivery, error):
-            self.tally.parked += 1
-            owned.lane.park([delivery], self._now(), reason=reason, error=trace)
-        else:
-            owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))
+    def more(self) -> None:
+        """What was claimed came back: others may go on with it."""
+        self._changed()
 
     # Idle
 
     def is_idle(self, head: int) -> bool:
-        """Whether all up to a position is handled, or cannot be handled now."""
+        """Whether all up to a position is handled, or cannot be handled now. Asked by who waits for it."""
         now = self._now()
-        if self._running or self._claimed or len(self.lanes) < self._of:
+        if self._running or self.claimed or len(self.lanes) < self._of:
+            self.writing.hurries = False
             return False
-        return all(owned.is_idle(head, now) for owned in self.lanes.values())
+        if all(owned.is_idle(head, now) for owned in self.lanes.values()):
+            return True
+        # What is left may be waiting to be written.
+        self.writing.hurries = True
+        self.writing.look()
+        return False

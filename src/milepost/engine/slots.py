@@ -3,10 +3,11 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from time import monotonic
 from typing import Protocol
 
-TURN = 64
-"""How many calls a slot makes before it lets the loop do something else, if none of them waits."""
+from milepost.errors import MilepostError
+
 WATCH = (0.01, 1.0)
 """Shortest and longest time between two looks for calls that take too long, in seconds."""
 
@@ -14,13 +15,33 @@ WATCH = (0.01, 1.0)
 class Slot:
     """A place where one call at a time runs."""
 
-    __slots__ = ("deadline", "task", "timed_out")
+    __slots__ = ("deadline", "late_since", "task", "timed_out")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.deadline: float | None = None
-        """When the call has taken too long, by the loop's clock."""
+        """When the call has taken too long, by the loop's clock, which is `time.monotonic`."""
+        self.late_since: float | None = None
+        """When it was told that its time is up, and has not ended since."""
         self.timed_out = False
+
+    def begin(self, timeout: float) -> None:
+        """A call begins."""
+        self.deadline = monotonic() + timeout
+
+    def is_overdue(self, now: float, grace: float) -> bool:
+        """Whether nobody could tell it that its time is up, or telling it was of no use."""
+        deadline, late_since = self.deadline, self.late_since
+        if late_since is not None:
+            return now > late_since + 2 * grace + WATCH[1]
+        return deadline is not None and now > deadline + grace + WATCH[1]
+
+    def end(self) -> None:
+        """It has ended."""
+        self.deadline = self.late_since = None
+        if self.timed_out:
+            # It took no notice.
+            self.expired()
 
     def expired(self) -> bool:
         """Whether a cancellation that has just arrived means that time is up; asked once."""
@@ -31,11 +52,12 @@ class Slot:
         return True
 
 
-class Work(Protocol):
-    """One call of a handler."""
+class Stuck(MilepostError):
+    """A handler did not end though its time was up long ago: what it holds is free only when the process ends."""
 
-    @property
-    def timeout(self) -> float: ...
+
+class Work(Protocol):
+    """One call of a handler, or a few that take no time."""
 
     @property
     def alone(self) -> bool:
@@ -56,9 +78,13 @@ class Source(Protocol):
 
 
 class Slots:
-    """So many calls at once, for all subscriptions of a process, which take turns."""
+    """So many calls at once, for all subscriptions of a process, which take turns.
 
-    def __init__(self, size: int) -> None:
+    A call that has not ended `grace` seconds after its time was up ends the work: `Stuck`.
+    """
+
+    def __init__(self, size: int, grace: float) -> None:
+        self._grace = grace
         self._slots = [Slot() for _ in range(size)]
         self._sources: deque[Source] = deque()
         self._asleep: deque[asyncio.Future[None]] = deque()
@@ -89,29 +115,23 @@ class Slots:
             group.create_task(self._watch(), name="milepost-watch")
 
     async def _serve(self, slot: Slot) -> None:
-        turn = 0
-        loop = asyncio.get_running_loop()
         while True:
             work = self._next()
             if work is None:
-                turn = 0
                 await self._sleep()
                 continue
             if self._asleep:
                 self.wake()
-            slot.deadline = loop.time() + work.timeout
             self._busy += 1
             self._alone = work.alone
             try:
                 await work.run(slot)
             finally:
-                slot.deadline = None
+                slot.end()
                 self._busy -= 1
                 self._alone = False
-            turn += 1
-            if turn >= TURN:
-                turn = 0
-                await asyncio.sleep(0)
+            # It may not have waited for anything, and others want to go on.
+            await asyncio.sleep(0)
 
     def _next(self) -> Work | None:
         sources = self._sources
@@ -134,11 +154,21 @@ class Slots:
 
     async def _watch(self) -> None:
         """Ends calls that have taken too long."""
-        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(self._pause)
+            now = monotonic()
             for slot in self._slots:
-                if slot.deadline is not None and loop.time() >= slot.deadline and slot.task is not None:
-                    slot.deadline = None
+                if slot.late_since is not None and now > slot.late_since + self._grace:
+                    raise Stuck(f"a handler has not ended {self._grace:g} s after its time-out")
+                if slot.deadline is not None and now >= slot.deadline and slot.task is not None:
+                    slot.deadline, slot.late_since = None, now
                     slot.timed_out = True
                     slot.task.cancel()
+
+    def is_blocked(self) -> bool:
+        """Whether the loop does not go on, or a call does not let the work end. For another thread to ask.
+
+        A call should have been told long ago that its time is up, or was told and takes no notice even of the end.
+        """
+        now = monotonic()
+        return any(slot.is_overdue(now, self._grace) for slot in self._slots)

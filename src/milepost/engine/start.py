@@ -9,26 +9,20 @@ from milepost.log.log import Log
 Start = Literal["beginning", "now"] | datetime | int
 
 
-async def start_of(start: Start, log: Log) -> Cursor:
-    """The cursor that a start means, exact against messages that commit late.
+async def start_of(start: Start, log: Log) -> tuple[Cursor, datetime | None]:
+    """The cursor that a start means, and the time before which messages are passed over, if it is one.
 
-    `now` is the horizon, with what is visible above it done; a time is before the first message of that time or
-    later, with what is older done, but never above the horizon, where older ones may still appear.
+    Both are exact against messages that commit late. `now` is the horizon, with what is visible above it done. A
+    time is before the first message of that time or later, but never above the horizon, where older ones, and
+    newer ones too, may still appear.
     """
     if isinstance(start, int):
-        return Cursor(start)
+        return Cursor(start), None
     if start == "beginning":
-        return Cursor(0)
+        return Cursor(0), None
     horizon = await log.horizon.look()
     if isinstance(start, datetime):
-        return await _since(start, horizon, log)
+        rows = await log.database.execute(log.statements.get("position_before"), {"since": start})
+        return Cursor(min(int(rows[0][0]), horizon)), start
     rows = await log.database.execute(log.statements.get("visible_above"), {"horizon": horizon})
-    return Cursor(horizon, tuple((low, high) for low, high in rows))
-
-
-async def _since(moment: datetime, horizon: int, log: Log) -> Cursor:
-    rows = await log.database.execute(log.statements.get("position_before"), {"since": moment})
-    low = min(int(rows[0][0]), horizon)
-    bounds = {"low": low, "high": horizon, "moment": moment}
-    older = await log.database.execute(log.statements.get("visible_before"), bounds)
-    return Cursor(low, tuple((first, last) for first, last in older))
+    return Cursor(horizon, tuple((low, high) for low, high in rows)), None

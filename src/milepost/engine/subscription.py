@@ -6,8 +6,10 @@ from typing import Any, TypeVar
 from milepost.engine.declaration import BATCH, Declaration
 from milepost.engine.described import Function
 from milepost.engine.handler import Handler
+from milepost.engine.kept import Kept
 from milepost.engine.providers import Providers
-from milepost.engine.signature import Classes, Signature
+from milepost.engine.signature import Classes, Signature, Source
+from milepost.engine.transaction import CannotAppend
 from milepost.errors import UnknownSubscription
 from milepost.log.selection import Selection
 from milepost.suggestions import suggestion
@@ -18,8 +20,9 @@ F = TypeVar("F", bound=Function)
 class Subscription:
     """What `mp.subscription` gives: a decorator for one handler, or with `.on` for several under one cursor."""
 
-    def __init__(self, declaration: Declaration, classes: Classes, providers: Providers) -> None:
+    def __init__(self, declaration: Declaration, classes: Classes, providers: Providers, kept: Kept) -> None:
         self.declaration = declaration
+        self._kept = kept
         self._classes = classes
         self._providers = providers
         self._signatures: list[Signature] = []
@@ -52,6 +55,7 @@ class Subscription:
         signature = Signature.of(function, self._classes, self._providers)
         self._refuse_batch_of_one(signature)
         self._refuse_unselected(signature)
+        self._refuse_append(signature)
         for other in self._signatures:
             self._refuse_overlap(signature, other)
         self._signatures.append(signature)
@@ -70,6 +74,14 @@ class Subscription:
                 "selects nothing"
             )
 
+    def _refuse_append(self, signature: Signature) -> None:
+        """What can be seen in the handler itself; what it calls is told when it is called."""
+        if self._kept is not Kept.IN_ANOTHER_DATABASE:
+            return
+        for each in signature.asked:
+            if each.source is Source.TRANSACTION and signature.described.calls(each.parameter, "append"):
+                raise self._wrong(f"{signature.described}: {CannotAppend()}")
+
     def _refuse_overlap(self, signature: Signature, other: Signature) -> None:
         both = f"{signature.described} and {other.described}"
         if signature.types is None or other.types is None:
@@ -87,6 +99,11 @@ class Subscription:
         if not self._signatures:
             raise self._wrong("it has no handler: decorate a function with it, or with its .on")
         self.handlers = tuple(Handler(signature, self._providers) for signature in self._signatures)
+        if self._kept is Kept.OUTSIDE and self.takes_transaction:
+            raise self._wrong(
+                f"it takes a Transaction, and progress is kept {self._kept.value}: for writing exactly once give "
+                "the address of a database as progress, or nothing"
+            )
         self._any = next((handler for handler in self.handlers if handler.types is None), None)
         self._by_type = {name: handler for handler in self.handlers for name in handler.types or ()}
 
@@ -130,8 +147,9 @@ class Subscription:
 class Subscriptions:
     """All subscriptions and providers of a program."""
 
-    def __init__(self, classes: Classes) -> None:
+    def __init__(self, classes: Classes, kept: Kept = Kept.WITH_THE_LOG) -> None:
         self._classes = classes
+        self._kept = kept
         self._providers = Providers(classes)
         self._by_name: dict[str, Subscription] = {}
 
@@ -140,7 +158,7 @@ class Subscriptions:
         declaration = Declaration.of(name, options)
         if name in self._by_name:
             raise ValueError(f"subscription {name!r} is declared already")
-        self._by_name[name] = Subscription(declaration, self._classes, self._providers)
+        self._by_name[name] = Subscription(declaration, self._classes, self._providers, self._kept)
         return self._by_name[name]
 
     def provide(self, function: F) -> F:

@@ -5,9 +5,20 @@ from typing import Any, LiteralString, Protocol, TypeAlias
 from psycopg import AsyncConnection, AsyncCursor, sql
 from psycopg.abc import Params
 
+from milepost.errors import MilepostError
 from milepost.log.message import ANY
 
 Statement: TypeAlias = LiteralString | bytes | sql.SQL | sql.Composed
+
+
+class CannotAppend(MilepostError):
+    """`tx.append` was called where the log is in another database than the transaction."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "tx.append: progress is kept in another database than the log, and no transaction is in both: append "
+            "with mp.append and an id made from the message's own, so that a repetition is a duplicate"
+        )
 
 
 class Append(Protocol):

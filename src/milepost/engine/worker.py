@@ -5,28 +5,33 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from uuid import uuid4
 
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
 from milepost.engine.exactly_once import ExactlyOnce
 from milepost.engine.heart import Heart
+from milepost.engine.kept import Kept
+from milepost.engine.listeners import Audience
 from milepost.engine.owned import Owned
 from milepost.engine.pages import Pages
 from milepost.engine.reading import Reading
 from milepost.engine.rows import Rows
 from milepost.engine.runner import Runner
+from milepost.engine.services import Services
 from milepost.engine.slots import Slots
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
+from milepost.engine.telling import Telling
+from milepost.engine.threads import Threads
 from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
 from milepost.log.appender import Appender
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
-from milepost.progress.protocol import Definition, Leases, Opened, Progress, Stale
+from milepost.progress.protocol import Definition, Opened, Progress, Stale
 
 logger = logging.getLogger("milepost.engine")
 
@@ -47,29 +52,33 @@ class Worker:
         appender: Appender,
         *,
         subscriptions: Sequence[Subscription],
-        queries: Callable[[Subscription], Query],
-        progress: Progress,
-        leases: Leases,
-        heart: Callable[[str, float], Heart] | None,
+        queries: Callable[[Subscription, datetime | None], Query],
+        services: Services,
         group: str,
         concurrency: int,
+        grace: float,
+        exits: bool,
         failed: Failed | None = None,
+        audience: Audience | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         self._log = log
         self._appender = appender
         self._subscriptions = subscriptions
         self._queries = queries
-        self._progress = progress
-        self._leases = leases
-        self._heart = heart
+        self._services = services
+        self._progress: Progress = services.progress
+        self._heart: Heart
         self._group = group
         self._concurrency = concurrency
         self._failed = failed or (lambda delivery, error: False)
+        self._audience = audience
         self._clock = Clock()
         self._rows = Rows(log.database, reader)
-        self._slots = Slots(concurrency)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="milepost-handler")
+        self._grace = grace
+        self._exits = exits
+        self._slots = Slots(concurrency, grace)
+        self._threads = Threads(concurrency)
         self._rebalance = asyncio.Event()
         self._opened: dict[int, Opened] = {}
         self._runners: dict[int, Runner] = {}
@@ -84,30 +93,43 @@ class Worker:
         return {runner.name: runner for runner in self._runners.values()}
 
     @asynccontextmanager
-    async def running(self, grace: float) -> AsyncIterator[None]:
-        """Works from the beginning of the block to its end; then what runs may end within `grace` seconds."""
+    async def running(self) -> AsyncIterator[None]:
+        """Works from the beginning of the block to its end; then what runs may end within the grace time."""
         await self._open()
         lease = min(subscription.declaration.lease for subscription in self._subscriptions)
-        await self._leases.open(self.id, self._group, lease)
-        heart = self._heart(self.id, lease) if self._heart else None
-        if heart is not None:
-            heart.start()
+        self._heart = Heart(
+            self._services.leases,
+            self.id,
+            self._group,
+            lease,
+            self._services.home,
+            is_blocked=self._slots.is_blocked,
+            exits=self._exits,
+        )
         try:
-            async with self._log.feed.followed(), asyncio.TaskGroup() as group:
+            async with self._heart, self._log.feed.followed(), asyncio.TaskGroup() as group:
                 tasks = [group.create_task(work) for work in self._works(min(BALANCE, lease / 3))]
+                for telling in self._tellings():
+                    telling.started(self.id)
                 try:
                     yield
                 finally:
-                    await self._stop(grace)
+                    await self._stop(self._grace)
+                    for telling in self._tellings():
+                        telling.stopped(self.id)
                     for task in tasks:
                         task.cancel()
         finally:
-            if heart is not None:
-                await heart.stop()
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.close()
+            if self._audience is not None:
+                await self._audience.close()
+
+    def _tellings(self) -> list[Telling]:
+        tellings = (runner.settling.telling for runner in self._runners.values())
+        return [telling for telling in tellings if telling is not None]
 
     async def _open(self) -> None:
-        await self._progress.open()
+        await self._services.begin()
         self._clock.set(await self._progress.now())
         definitions = [await self._definition(subscription) for subscription in self._subscriptions]
         for subscription, opened in zip(
@@ -116,18 +138,22 @@ class Worker:
             if opened.changed:
                 logger.info("%s: %s", subscription.name, opened.changed)
             self._opened[opened.id] = opened
-            self._runners[opened.id] = self._runner(subscription, opened)
+            runner = self._runners[opened.id] = self._runner(subscription, opened)
+            if runner.settling.telling is not None:
+                runner.settling.telling.opened(opened)
         self._slots.serve(list(self._runners.values()))
 
     async def _definition(self, subscription: Subscription) -> Definition:
         declaration = subscription.declaration
+        start, since = await start_of(declaration.start, self._log)
         return Definition(
             group=self._group,
             name=subscription.name,
             lanes=declaration.lanes,
             selects=subscription.selects,
             orders=declaration.orders,
-            start=await start_of(declaration.start, self._log),
+            start=start,
+            since=since,
             renamed_from=declaration.renamed_from,
         )
 
@@ -138,15 +164,25 @@ class Worker:
             lanes=opened.lanes,
             concurrency=min(declaration.concurrency or self._concurrency, self._concurrency),
             calls=Calls(subscription, self._threads),
+            threads=self._threads,
             now=self._clock.now,
             changed=self._wake,
             failed=self._failed,
             lost=lambda owned, error: self._lose(opened.id, owned, error),
         )
+        if self._audience is not None:
+            runner.settling.telling = Telling(self._audience, subscription.name, self._group)
         if subscription.takes_transaction:
             runner.exactly_once = self._exactly_once(subscription, runner)
-        pages = Pages(self._log.feed, self._queries(subscription))
-        runner.reading = Reading(self._log.feed, pages, runner.places, runner.filled)
+        pages = Pages(
+            self._log.feed,
+            self._queries(subscription, opened.since),
+            lanes=opened.lanes,
+            by_stream=declaration.ordered_by.by_stream,
+        )
+        runner.reading = Reading(
+            self._log.feed, pages, runner.places, runner.filled, runner.outlived, window=runner.settings.window
+        )
         runner.writing = Writing(
             self._progress,
             self._rows,
@@ -162,18 +198,19 @@ class Worker:
     def _exactly_once(self, subscription: Subscription, runner: Runner) -> ExactlyOnce:
         return ExactlyOnce(
             Calls(subscription, self._threads),
-            self._log.database,
+            self._services.transactions,
             self._progress,
             self._rows,
-            self._appender,
+            self._appender if self._services.kept is Kept.WITH_THE_LOG else None,
             self._clock,
             batch=subscription.batch is not None,
             stall_after=runner.settings.stall_after,
             on_park=runner.settings.on_park,
+            committed=runner.settling.committed,
         )
 
     def _works(self, pause: float) -> list[Coroutine[None, None, None]]:
-        works: list[Coroutine[None, None, None]] = [self._slots.run(), self._share(pause)]
+        works: list[Coroutine[None, None, None]] = [self._slots.run(), self._share(pause), *self._services.works()]
         for runner in self._runners.values():
             works += [runner.reading.run(), runner.writing.run()]
         return works
@@ -199,7 +236,7 @@ class Worker:
     async def _balance(self) -> None:
         wanted = {subscription_id: opened.lanes for subscription_id, opened in self._opened.items()}
         held = {subscription_id: list(runner.lanes) for subscription_id, runner in self._runners.items()}
-        for subscription_id, share in (await self._leases.balance(wanted, held)).items():
+        for subscription_id, share in (await self._heart.balance(wanted, held)).items():
             runner = self._runners[subscription_id]
             for number in share.give:
                 if number in runner.lanes:
@@ -231,12 +268,19 @@ class Worker:
         exchange = await runner.close(owned, grace)
         try:
             await self._progress.release(owned.held, exchange)
-            await self._leases.release(subscription_id, [owned.number])
+            await self._heart.release(subscription_id, [owned.number])
         except (Stale, Unavailable) as error:
             logger.warning("%s: lane %d was not released: %s", runner.name, owned.number, error)
+            if runner.settling.telling is not None:
+                runner.settling.telling.lost(owned.number, error)
+        else:
+            if runner.settling.telling is not None:
+                runner.settling.telling.released(owned.number)
         runner.remove(owned)
 
     def _lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
+        if owned.lost:
+            return
         self._runners[subscription_id].lose(owned, error)
         task = asyncio.create_task(self._let_go(subscription_id, owned))
         self._giving.add(task)
@@ -246,7 +290,7 @@ class Worker:
         """A lost lane may be had again when nothing of it runs here any more."""
         await owned.at_rest()
         with suppress(Unavailable):
-            await self._leases.release(subscription_id, [owned.number])
+            await self._heart.release(subscription_id, [owned.number])
         self._rebalance.set()
 
     async def _stop(self, grace: float) -> None:
@@ -264,8 +308,6 @@ class Worker:
         )
         if self._giving:
             await asyncio.wait(self._giving, timeout=grace)
-        with suppress(Unavailable):
-            await self._leases.close()
 
     # Idle
 

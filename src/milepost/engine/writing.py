@@ -1,19 +1,19 @@
 """Writes the progress of lanes: at the subscription's cadence, and at once where something waits for it."""
 
 import asyncio
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from milepost.dispatch import Exchange, Settings
+from milepost.dispatch import Exchange, Settings, Write
 from milepost.engine.clock import Clock
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
 from milepost.errors import Unavailable
 from milepost.log.message import Message
-from milepost.progress.protocol import Progress, RolledBack, Stale
+from milepost.progress.protocol import Exchanged, Progress, RolledBack, Stale
 
-logger = logging.getLogger("milepost.engine")
+LAZY = 5.0
+"""Seconds after which a lane is written that only passed messages which it did not want."""
 
 
 class Writing:
@@ -38,6 +38,8 @@ class Writing:
         self._seconds = seconds
         self.messages = messages
         """After so many settled messages a lane is written."""
+        self.hurries = False
+        """Whether everything is written at once: somebody waits until there is nothing left to do."""
         self._changed = changed
         self._lost = lost
         self._lanes: dict[int, Owned] = {}
@@ -52,25 +54,39 @@ class Writing:
         """Some lane may have something to write at once."""
         self._wake.set()
 
-    def wants(self, owned: Owned) -> bool:
-        """Whether a lane is to be written now."""
-        lane = owned.lane
-        return lane.settled >= self.messages or lane.urgent(self._clock.now())
-
     async def run(self) -> None:
         """Writes until it is cancelled."""
         while True:
             self._wake.clear()
-            for owned in list(self._lanes.values()):
-                if self._is_time(owned):
-                    await self.exchange(owned)
+            await self._write([owned for owned in self._lanes.values() if self._may_write(owned)])
             await self._pause()
 
+    def _may_write(self, owned: Owned) -> bool:
+        return not (owned.lost or owned.closing or owned.exchanging)
+
+    async def _write(self, lanes: Sequence[Owned]) -> None:
+        """Writes the lanes for which it is time, and with them those that would be next."""
+        if not any(self._is_time(owned) for owned in lanes):
+            return
+        plain: list[tuple[Owned, Write]] = []
+        for owned in lanes:
+            is_wanted = self._may_write(owned) and (owned.lane.settled or self._is_time(owned))
+            exchange = self._begin(owned) if is_wanted else None
+            if exchange is None:
+                continue
+            if exchange.plain is not None:
+                plain.append((owned, exchange.plain))
+            else:
+                await self._guarded([owned], self._exchange(owned, exchange))
+        if plain:
+            await self._guarded([owned for owned, _ in plain], self._write_cursors(plain))
+
     def _is_time(self, owned: Owned) -> bool:
-        if owned.lost or owned.closing or owned.exchanging:
-            return False
+        lane = owned.lane
+        if lane.settled >= self.messages or lane.urgent(self._clock.now()):
+            return True
         elapsed = asyncio.get_running_loop().time() - owned.written_at
-        return self.wants(owned) or (owned.lane.settled > 0 and elapsed >= self._seconds)
+        return (self.hurries or elapsed >= (self._seconds if lane.settled else LAZY)) and lane.dirty
 
     async def _pause(self) -> None:
         """Until something is to be written: told, or by the time."""
@@ -79,38 +95,58 @@ class Writing:
         if any(owned.lane.settled for owned in self._lanes.values()):
             waits.append(self._seconds)
         try:
-            async with asyncio.timeout(min(waits, default=None)):
+            async with asyncio.timeout(min([LAZY, *waits])):
                 await self._wake.wait()
         except TimeoutError:
             return
 
-    async def exchange(self, owned: Owned) -> bool:
-        """One exchange of a lane; False if there was nothing to do, or the lane is lost."""
-        now = self._clock.now()
-        exchange = owned.lane.exchange(now)
+    def _begin(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        exchange = owned.lane.exchange(self._clock.now())
         owned.written_at = asyncio.get_running_loop().time()
-        if exchange is None:
-            return False
-        owned.exchanging = True
+        owned.exchanging = exchange is not None
+        return exchange
+
+    async def _guarded(self, lanes: Sequence[Owned], exchange: Coroutine[None, None, None]) -> None:
+        """An exchange of lanes, to its end, whatever that is."""
         try:
-            await self._exchange(owned, exchange)
+            await exchange
+        except RolledBack:
+            for owned in lanes:
+                owned.lane.abandon()
+                owned.lane.poke()
         except (Stale, Unavailable) as error:
-            self._lost(owned, error)
-            return False
+            for owned in lanes:
+                self._lost(owned, error)
+        except asyncio.CancelledError:
+            # The worker ends by an error. If this was written all the same, the last write finds another revision.
+            for owned in lanes:
+                owned.lane.abandon()
+            raise
         finally:
-            owned.exchange_ended()
-        self._changed(owned)
-        return True
+            for owned in lanes:
+                owned.exchange_ended()
+        for owned in lanes:
+            if not owned.lost:
+                self._changed(owned)
 
     async def _exchange(self, owned: Owned, exchange: Exchange[Message[Any]]) -> None:
-        try:
-            exchanged = await self._progress.exchange(
-                owned.held, exchange, stall_after=self._settings.stall_after, on_park=self._settings.on_park
-            )
-        except RolledBack:
-            owned.lane.abandon()
-            owned.lane.poke()
-            return
+        exchanged = await self._progress.exchange(
+            owned.held, exchange, stall_after=self._settings.stall_after, on_park=self._settings.on_park
+        )
+        await self._learn(owned, exchanged)
+
+    async def _write_cursors(self, lanes: Sequence[tuple[Owned, Write]]) -> None:
+        """The usual case: several lanes in one statement."""
+        written = await self._progress.write([(owned.held, write) for owned, write in lanes])
+        for (owned, _), exchanged in zip(lanes, written, strict=True):
+            if exchanged is None:
+                self._lost(owned, Stale("the lane has another owner, or its cursor has moved"))
+            else:
+                await self._learn(owned, exchanged)
+
+    async def _learn(self, owned: Owned, exchanged: Exchanged) -> None:
         owned.held = exchanged.held
         self._clock.set(exchanged.now)
-        owned.lane.exchanged(await self._rows.answer(exchanged.answer))
+        answer = await self._rows.answer(exchanged.answer)
+        if not owned.lost:
+            owned.lane.exchanged(answer)

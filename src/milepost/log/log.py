@@ -1,5 +1,7 @@
 """The log of one database: its parts, opened and closed together."""
 
+from uuid import UUID
+
 from milepost.log import schema
 from milepost.log.database import Database
 from milepost.log.feed import Feed
@@ -24,13 +26,16 @@ class Log:
         await self.database.open()
         try:
             async with self.database.connection() as connection:
-                if migrate == "auto":
-                    await schema.migrate(connection, self.statements.schema)
-                elif migrate == "check":
-                    await schema.check(connection, self.statements.schema)
+                await schema.prepare(connection, self.statements.schema, migrate)
         except BaseException:
             await self.database.close()
             raise
+
+    async def identity(self) -> UUID:
+        """What tells this log from others; it stays the same when the log is restored from a backup."""
+        rows = await self.database.execute(self.statements.get("identity"), {})
+        found: UUID = rows[0][0]
+        return found
 
     async def close(self) -> None:
         """Stops following and ends all connections."""

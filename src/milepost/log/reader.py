@@ -43,6 +43,14 @@ class Condition:
 
 
 @dataclass(frozen=True)
+class Lanes:
+    """Some of the shares into which streams are divided: those whose bucket modulo `of` is one of `numbers`."""
+
+    of: int
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Query:
     """What one read is after, but for where it begins and ends."""
 
@@ -51,10 +59,16 @@ class Query:
     condition: Condition | None = None
     filter: Callable[[Mapping[str, object]], bool] | None = None
     backwards: bool = False
+    lanes: Lanes | None = None
+    """Only messages of these; for pages, `accepts` does not look at it."""
 
     def accepts(self, message: Message[Any]) -> bool:
         """Whether a message that was read without conditions is wanted."""
-        return self.selection.matches(message) and (self.filter is None or self.filter(message.properties))
+        return (
+            self.selection.matches(message)
+            and (self.since is None or message.time >= self.since)
+            and (self.filter is None or self.filter(message.properties))
+        )
 
     def filtered(self, page: Page, limit: int | None) -> Page:
         """What of a page is wanted after all: the index over categories has hashes, and a filter is exact here."""
@@ -69,7 +83,7 @@ class Query:
     @property
     def whole(self) -> bool:
         """Whether it reads every message, forwards."""
-        narrowed = self.since or self.condition or self.filter or self.backwards
+        narrowed = self.since or self.condition or self.filter or self.backwards or self.lanes
         return self.selection.everything and not narrowed
 
     @property
@@ -77,7 +91,7 @@ class Query:
         """How many positions one statement looks at, at first and at the most."""
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
-        conditions = selection.types is not None or self.since is not None or self.condition is not None
+        conditions = selection.types is not None or self.since or self.condition or self.lanes
         # Where it reads in order and drops nothing, its limit bounds a statement well enough.
         if not conditions and selection.streams is None and len(selection.categories or ()) <= 1:
             return END, END
@@ -91,7 +105,7 @@ class Query:
     def parameters(self) -> dict[str, Any]:
         """The conditions as parameters of a statement."""
         selection, types = self.selection, self.selection.types
-        condition = self.condition
+        condition, lanes = self.condition, self.lanes
         return {
             "hashes": sorted({category_hash(name) for name in selection.categories or ()}),
             "streams": sorted(selection.streams or ()),
@@ -99,6 +113,8 @@ class Query:
             "types": sorted(types.exact) if types else [],
             "type_pattern": types.pattern if types else None,
             "since": self.since,
+            "lanes": lanes.of if lanes else None,
+            "lane_numbers": list(lanes.numbers) if lanes else [],
             "where": condition.path if condition else None,
             "where_values": msgspec.json.encode(condition.values).decode() if condition else "{}",
         }

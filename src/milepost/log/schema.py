@@ -163,6 +163,14 @@ async def check(connection: Connection, schema: str) -> None:
         raise SchemaMismatch("; ".join(found))
 
 
+async def prepare(connection: Connection, schema: str, mode: Migrate) -> None:
+    """What is to be done about the schema when a program opens it."""
+    if mode == "auto":
+        await migrate(connection, schema)
+    elif mode == "check":
+        await check(connection, schema)
+
+
 async def _check_encoding(connection: Connection) -> None:
     encoding = connection.info.parameter_status("server_encoding")
     if encoding != "UTF8":

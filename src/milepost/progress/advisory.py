@@ -1,5 +1,6 @@
 """Leases as advisory locks of one session: no table is written, and a lost connection loses all."""
 
+import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -10,7 +11,7 @@ from milepost.errors import Unavailable
 from milepost.log.connections import Row
 from milepost.log.database import Connection, Database, driver, fetch
 from milepost.log.statements import Statements
-from milepost.progress.protocol import Share
+from milepost.progress.protocol import Home, Share
 from milepost.progress.shares import share, target
 
 _WANTS = -1
@@ -18,39 +19,56 @@ _WANTS = -1
 
 
 class AdvisoryLeases:
-    """A worker's leases on a connection of its own, which must not go through a pooler in transaction mode.
+    """Leases as locks of a session in the database that progress is kept in.
 
-    The server ends the session of a worker that has not beaten for its lease, and with it its locks.
+    The server ends the session of a worker that has not beaten for its lease, and with it its locks. The session
+    must not go through a pooler in transaction mode.
     """
 
-    def __init__(self, database: Database, schema: str) -> None:
-        self._database = database
-        self._statements = Statements(schema, "milepost.progress")
+    async def admit(self, worker: str, group: str, lease: float, home: Home) -> "AdvisoryMembership":
+        """This worker lives from now on, for `lease` seconds after each beat."""
+        membership = AdvisoryMembership(group, lease, home)
+        await membership.open()
+        return membership
+
+
+class AdvisoryMembership:
+    """One worker, on a connection of its own."""
+
+    def __init__(self, group: str, lease: float, home: Home) -> None:
+        self._database = Database(home.url, pool_size=1)
+        self._statements = Statements(home.schema, "milepost.progress")
         self._connection: Connection | None = None
-        self._lease = 0.0
-        self._group = ""
+        self._lease = lease
+        self._group = group
         self._owned: dict[int, set[int]] = {}
         self._wants: frozenset[int] = frozenset()
+        # What one call found out about the session holds until it ends.
+        self._one_at_a_time = asyncio.Lock()
 
-    async def open(self, worker: str, group: str, lease: float) -> None:
-        """This worker lives from now on."""
-        self._group, self._lease = group, lease
+    async def open(self) -> None:
+        """Begins to live."""
         await self._connect()
 
     async def beat(self) -> bool:
-        """It still does; False if the session has ended, and all locks with it. It has a new one then."""
-        if self._connection is not None:
-            try:
-                await self._execute("now")
-            except Unavailable:
-                pass
-            else:
-                return True
-        await self._connect()
-        return False
+        """It still lives; False if the session has ended, and all locks with it. It has a new one then."""
+        async with self._one_at_a_time:
+            if self._connection is not None:
+                try:
+                    await self._execute("now")
+                except Unavailable:
+                    pass
+                else:
+                    return True
+            await self._connect()
+            return False
 
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         """What to take and what to give; of subscriptions that are held and not wanted, all."""
+        async with self._one_at_a_time:
+            return await self._balance(wanted, held)
+
+    async def _balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         await self._want(frozenset(wanted))
         pids, mine, taken = await self._look(wanted)
         shares = {}
@@ -96,7 +114,7 @@ class AdvisoryLeases:
                 of, lane = keys[key]
                 self._owned[of].add(lane)
         for of, found in shares.items():
-            await self.release(of, self._owned[of] - {*found.take, *held.get(of, ())})
+            await self._unlock(of, self._owned[of] - {*found.take, *held.get(of, ())})
         return {
             of: Share(tuple(lane for lane in found.take if lane in self._owned[of]), found.give)
             for of, found in shares.items()
@@ -104,6 +122,10 @@ class AdvisoryLeases:
 
     async def release(self, subscription: int, lanes: Collection[int]) -> None:
         """Others may have these."""
+        async with self._one_at_a_time:
+            await self._unlock(subscription, lanes)
+
+    async def _unlock(self, subscription: int, lanes: Collection[int]) -> None:
         owned = self._owned.get(subscription, set())
         if own := owned.intersection(lanes):
             await self._execute("advisory_unlock", [self._key(subscription, lane) for lane in own])
@@ -111,11 +133,12 @@ class AdvisoryLeases:
 
     async def close(self) -> None:
         """This worker no longer lives; others may have all its lanes."""
-        if self._connection is not None:
-            with suppress(Unavailable):
-                # At once: a session that is closed ends a little later.
-                await self._execute("advisory_unlock_all")
-        await self._lose()
+        async with self._one_at_a_time:
+            if self._connection is not None:
+                with suppress(Unavailable):
+                    # At once: a session that is closed ends a little later.
+                    await self._execute("advisory_unlock_all")
+            await self._lose()
 
     async def _connect(self) -> None:
         await self._lose()

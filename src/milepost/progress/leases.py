@@ -7,40 +7,67 @@ from typing import Any
 from milepost.log.database import Database
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PROGRAM
-from milepost.progress.protocol import Share
+from milepost.progress.protocol import Home, Share
+
+POOL_SIZE = 2
+"""So that a beat does not wait for whatever else is asked."""
 
 
 class PostgresLeases:
-    """A worker's leases in a schema of a database, which whoever made it opens and closes."""
+    """Leases in the schema that progress is kept in. This is the default."""
 
-    def __init__(self, database: Database, schema: str) -> None:
-        self._database = database
-        self._statements = Statements(schema, "milepost.progress")
-        self._worker: dict[str, Any] = {}
+    async def admit(self, worker: str, group: str, lease: float, home: Home) -> "PostgresMembership":
+        """This worker lives from now on, for `lease` seconds after each beat."""
+        membership = PostgresMembership(worker, group, lease, home)
+        await membership.open()
+        return membership
 
-    async def open(self, worker: str, group: str, lease: float) -> None:
-        """This worker lives from now on."""
-        self._worker = {"worker": worker, "group": group, "program": PROGRAM, "lease": timedelta(seconds=lease)}
-        await self.beat()
+
+class PostgresMembership:
+    """One worker, on connections of its own."""
+
+    def __init__(self, worker: str, group: str, lease: float, home: Home) -> None:
+        self._database = Database(home.url, pool_size=POOL_SIZE)
+        self._statements = Statements(home.schema, "milepost.progress")
+        self._worker: dict[str, Any] = {
+            "worker": worker,
+            "group": group,
+            "program": PROGRAM,
+            "lease": timedelta(seconds=lease),
+        }
+
+    async def open(self) -> None:
+        """Begins to live."""
+        await self._database.open()
+        try:
+            await self.beat()
+        except BaseException:
+            await self._database.close()
+            raise
 
     async def beat(self) -> bool:
-        """It still does. If it did not, it does again from now on, without lanes, and this is False."""
+        """It still lives. If it did not, it does again from now on, without lanes, and this is False."""
         rows = await self._database.execute(self._statements.get("beat"), self._worker)
         return bool(rows[0][0])
 
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
-        """What to take and what to give; of subscriptions that are held and not wanted, all."""
+        """What to take and what to give; of subscriptions that are held and not wanted, all.
+
+        A worker that nobody knows, since it had expired or since the server crashed, begins anew.
+        """
         pairs = [(subscription, lane) for subscription, lanes in held.items() for lane in sorted(lanes)]
-        rows = await self._database.execute(
-            self._statements.get("balance"),
-            {
-                "worker": self._worker["worker"],
-                "wants": list(wanted),
-                "sizes": list(wanted.values()),
-                "held_in": [subscription for subscription, _ in pairs],
-                "held_lanes": [lane for _, lane in pairs],
-            },
-        )
+        parameters = {
+            "worker": self._worker["worker"],
+            "wants": list(wanted),
+            "sizes": list(wanted.values()),
+            "held_in": [subscription for subscription, _ in pairs],
+            "held_lanes": [lane for _, lane in pairs],
+        }
+        statement = self._statements.get("balance")
+        rows = await self._database.execute(statement, parameters)
+        if rows and rows[0][0] is None:
+            await self.beat()
+            rows = await self._database.execute(statement, parameters)
         lanes: dict[int, tuple[list[int], list[int]]] = {
             subscription: ([], []) for subscription in (*wanted, *held)
         }
@@ -55,4 +82,7 @@ class PostgresLeases:
 
     async def close(self) -> None:
         """This worker no longer lives; others may have all its lanes."""
-        await self._database.execute(self._statements.get("leave"), {"worker": self._worker["worker"]})
+        try:
+            await self._database.execute(self._statements.get("leave"), {"worker": self._worker["worker"]})
+        finally:
+            await self._database.close()

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
 from milepost.dispatch import (
@@ -21,8 +22,9 @@ from milepost.dispatch import (
 )
 from milepost.dispatch.breaker import judged
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, RolledBack
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, RolledBack, Stale
 from milepost.progress.refusals import stale
+from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 
 _NEVER = 2**62
@@ -47,6 +49,7 @@ class _Subscription:
     name: str
     lanes: list[_Lane]
     definitions: list[tuple[str, str]]
+    since: datetime | None = None
     status: str = "running"
     streak: int = 0
     stalled: str | None = None
@@ -91,6 +94,7 @@ class MemoryProgress:
                 name=given.name,
                 lanes=[_Lane(given.start) for _ in range(given.lanes)],
                 definitions=[(given.selects, given.orders)],
+                since=given.since,
             )
             return _opened(found, created=True)
         return _opened(found, created=False, changed=_changed(found, given))
@@ -143,6 +147,12 @@ class MemoryProgress:
             lane.revision += 1
         lane.released = True
 
+    async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
+        """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
+        found = self._subscriptions.values()
+        asked = [one for one in found if name is None or (one.group, one.name) == (group, name)]
+        return [_standing(one) for one in sorted(asked, key=lambda one: (one.group, one.name))]
+
     # Exchanges
 
     async def exchange(
@@ -169,6 +179,17 @@ class MemoryProgress:
             **asked,
         )
         return Exchanged(held, answer, self._clock())
+
+    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+        """Cursors and nothing else; None stands for a lane that has another owner."""
+        found: list[Exchanged | None] = []
+        for held, write in cursors:
+            exchange: Exchange[Any] = Exchange(self._clock(), write, None)
+            try:
+                found.append(await self.exchange(held, exchange, stall_after=_NEVER, on_park="block"))
+            except Stale:
+                found.append(None)
+        return found
 
     def _fenced(self, held: Held) -> tuple[_Subscription, _Lane]:
         subscription = self._subscriptions[held.subscription]
@@ -289,12 +310,31 @@ def _moved(lane: _Lane, move: Move) -> bool:
     return True
 
 
+def _standing(found: _Subscription) -> Standing:
+    counts, rows = found.counts(), [row for lane in found.lanes for row in lane.rows.values()]
+    return Standing(
+        group=found.group,
+        name=found.name,
+        status=found.status,
+        stalled=found.stalled,
+        waiting=counts.waiting,
+        retrying=counts.retrying,
+        unrouted=counts.unrouted,
+        parked=sum(row.state is State.PARKED for row in rows),
+        lanes=tuple(
+            LaneStanding(number=number, cursor=lane.cursor, held=lane.epoch is not None and not lane.released)
+            for number, lane in enumerate(found.lanes)
+        ),
+    )
+
+
 def _opened(found: _Subscription, *, created: bool, changed: str | None = None) -> Opened:
     return Opened(
         id=found.id,
         number=len(found.definitions),
         lanes=len(found.lanes),
         status=found.status,
+        since=found.since,
         created=created,
         changed=changed,
     )

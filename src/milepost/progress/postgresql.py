@@ -1,7 +1,9 @@
 """Progress in PostgreSQL: a statement for each call."""
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from importlib.metadata import version
 from itertools import chain, pairwise
 from typing import Any
@@ -14,11 +16,15 @@ from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
 from milepost.log.statements import Statements
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Stale
 from milepost.progress.refusals import refusals, stale
+from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 
 PROGRAM = f"milepost {version('milepost')}"
+
+PATIENCE = "5s"
+"""How long a transaction may stand still between its last write and its commit."""
 
 _CLEANED_EVERY = 64
 """Every so many revisions of a lane, the function that removes old ones does the write."""
@@ -61,9 +67,35 @@ class _Taken(msgspec.Struct, frozen=True):
     stalled: str | None
 
 
+class _LaneStored(msgspec.Struct, frozen=True):
+    """A lane as it is stored, whoever has it."""
+
+    number: int
+    position: int
+    ahead: list[int]
+    owner: str | None
+    since: datetime | None
+    held: bool
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A subscription as it is stored."""
+
+    group: str
+    name: str
+    status: str
+    stalled: str | None
+    waiting: int
+    retrying: int
+    unrouted: int
+    parked: int
+    lanes: list[_LaneStored]
+
+
 _replies = msgspec.json.Decoder(_Reply)
 _taken = msgspec.json.Decoder(_Taken | None)
 _opened = msgspec.json.Decoder(list[Opened])
+_stored = msgspec.json.Decoder(_Stored)
 
 
 class PostgresProgress:
@@ -110,7 +142,10 @@ class PostgresProgress:
         executor = self._database if connection is None else executor_of(connection)
         write = exchange.write
         if write is not None and exchange.ask is None and _is_plain(write, held.revision):
-            return await self._write_cursor(executor, held, write)
+            [written] = await self._write_cursors(executor, [(held, write)])
+            if written is None:
+                raise stale()
+            return written
         return await self._exchange(
             executor, held, write, exchange.ask, stall_after=stall_after, continues=on_park == "continue"
         )
@@ -125,21 +160,49 @@ class PostgresProgress:
         if not rows:
             raise stale()
 
-    async def _write_cursor(self, executor: Executor, held: Held, write: Write) -> Exchanged:
-        parameters = _named(held)
-        parameters["position"] = write.cursor.position
-        parameters["ahead"] = _flat(write.cursor)
+    async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
+        """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
+        rows = await self._database.execute(self._statements.get("standings"), {"group": group, "name": name})
+        return [_standing(_stored.decode(row[0])) for row in rows]
+
+    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+        """Cursors and nothing else; None stands for a lane that has another owner."""
+        plain = [(held, write) for held, write in cursors if _is_plain(write, held.revision)]
+        found: dict[int, Exchanged | None] = {}
+        try:
+            written = await self._write_cursors(self._database, plain)
+            found = {held.lane: one for (held, _), one in zip(plain, written, strict=True)}
+        except Stale:
+            # Somebody wrote one of them at the same moment; which, each says by itself.
+            plain = []
+        for held, write in cursors:
+            if held.lane not in found:
+                with suppress(Stale):
+                    found[held.lane] = await self._exchange(self._database, held, write, None)
+        return [found.get(held.lane) for held, _ in cursors]
+
+    async def _write_cursors(
+        self, executor: Executor, cursors: Sequence[tuple[Held, Write]]
+    ) -> list[Exchanged | None]:
+        if not cursors:
+            return []
+        subscription = cursors[0][0].subscription
+        parameters = {
+            "subscription": subscription,
+            "lanes": [held.lane for held, _ in cursors],
+            "epochs": [held.epoch for held, _ in cursors],
+            "revisions": [held.revision for held, _ in cursors],
+            "positions": [write.cursor.position for _, write in cursors],
+            "aheads": [_array(write.cursor) for _, write in cursors],
+            "patience": PATIENCE,
+        }
         with refusals():
-            rows = await executor.execute(self._statements.get("write_cursor"), parameters)
-        if not rows:
-            raise stale()
-        now, streak, stalled, has_rows, waiting, retrying, unrouted = rows[0]
-        if write.tally.succeeded and (streak or stalled):
-            await executor.execute(self._statements.get("recover"), {"subscription": held.subscription})
-            streak, stalled = 0, None
-        counts = Counts(waiting, retrying, unrouted)
-        answer: Answer[Bare] = Answer(rows=has_rows, counts=counts, streak=streak or 0, stalled=stalled)
-        return Exchanged(_next(held), answer, now)
+            rows = await executor.execute(self._statements.get("write_cursors"), parameters)
+        told = {row[0]: row[1:] for row in rows}
+        recovers = any(write.tally.succeeded for _, write in cursors) and any(row[2] or row[3] for row in rows)
+        if recovers:
+            await executor.execute(self._statements.get("recover"), {"subscription": subscription})
+        return [_written(held, told.get(held.lane), recovers=recovers) for held, _ in cursors]
 
     async def _exchange(
         self,
@@ -164,6 +227,7 @@ class PostgresProgress:
             "ask": None if ask is None else _json(ask),
             "stall_after": stall_after,
             "continues": continues,
+            "patience": PATIENCE,
         }
         with refusals():
             rows = await executor.execute(self._statements.get("exchange"), parameters)
@@ -181,6 +245,19 @@ def _answer(reply: _Reply, ask: Ask | None) -> Answer[Bare]:
         stalled=reply.stalled,
         **told,
     )
+
+
+def _written(held: Held, told: Sequence[Any] | None, *, recovers: bool) -> Exchanged | None:
+    if told is None:
+        return None
+    now, streak, stalled, has_rows, waiting, retrying, unrouted, *_ = told
+    answer: Answer[Bare] = Answer(
+        rows=has_rows,
+        counts=Counts(waiting, retrying, unrouted),
+        streak=0 if recovers else streak or 0,
+        stalled=None if recovers else stalled,
+    )
+    return Exchanged(_next(held), answer, now)
 
 
 def _is_plain(write: Write, revision: int) -> bool:
@@ -210,6 +287,10 @@ def _flat(cursor: Cursor) -> list[int]:
     return list(chain.from_iterable(cursor.ahead))
 
 
+def _array(cursor: Cursor) -> str:
+    return "{" + ",".join(map(str, _flat(cursor))) + "}"
+
+
 def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(pairwise(flat))[::2]
 
@@ -223,6 +304,7 @@ def _as_declared(definition: Definition) -> Mapping[str, Any]:
         "orders": definition.orders,
         "position": definition.start.position,
         "ahead": _flat(definition.start),
+        "since": definition.since,
         "renamed_from": definition.renamed_from,
     }
 
@@ -245,4 +327,27 @@ def _held(subscription: int, lane: _Lane, taken: _Taken) -> Held:
         revision=lane.revision,
         previous=lane.previous,
         state=state,
+    )
+
+
+def _standing(stored: _Stored) -> Standing:
+    return Standing(
+        group=stored.group,
+        name=stored.name,
+        status=stored.status,
+        stalled=stored.stalled,
+        waiting=stored.waiting,
+        retrying=stored.retrying,
+        unrouted=stored.unrouted,
+        parked=stored.parked,
+        lanes=tuple(
+            LaneStanding(
+                number=lane.number,
+                cursor=Cursor(lane.position, _pairs(lane.ahead)),
+                held=lane.held,
+                owner=lane.owner,
+                since=lane.since if lane.owner is not None else None,
+            )
+            for lane in stored.lanes
+        ),
     )

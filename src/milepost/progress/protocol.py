@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
-from milepost.dispatch import Answer, Cursor, Exchange, LaneState
+from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Write
+from milepost.progress.standing import Standing
 
 
 class Bare(msgspec.Struct, frozen=True):
@@ -33,6 +35,8 @@ class Definition:
     """What it orders by, in one canonical text."""
     start: Cursor
     """Where it begins if it is new."""
+    since: datetime | None = None
+    """If it is new: older messages are passed over, wherever they are, since some may commit late."""
     renamed_from: str | None = None
 
 
@@ -46,6 +50,8 @@ class Opened:
     lanes: int
     status: str
     """`running`, `paused`."""
+    since: datetime | None
+    """Older messages are passed over."""
     created: bool
     """Whether it is new."""
     changed: str | None = None
@@ -69,6 +75,7 @@ class Stale(Exception):
     """Somebody else has taken the lane, or moved its cursor: nothing was written."""
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Cursors and deliveries."""
 
@@ -100,8 +107,20 @@ class Progress(Protocol):
         """
         ...
 
+    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> "list[Exchanged | None]":
+        """The cursors of several lanes of one subscription, where nothing else is to be written or asked.
+
+        None stands for a lane that is stale. Raises `RolledBack`, or `Unavailable`, after which the outcome is
+        unknown, for all of them.
+        """
+        ...
+
     async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner, which leaves the lane in good order."""
+        ...
+
+    async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
+        """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
         ...
 
 
@@ -126,16 +145,33 @@ class Share:
     give: Sequence[int] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where in PostgreSQL a program keeps what it shares with others like it."""
+
+    url: str
+    schema: str
+
+
+@runtime_checkable
 class Leases(Protocol):
     """Who may try which lanes. It only keeps workers out of each other's way: what makes a write valid is the
-    epoch and the revision, which are progress's."""
+    epoch and the revision, which are progress's.
 
-    async def open(self, worker: str, group: str, lease: float) -> None:
-        """This worker lives from now on."""
+    One object may serve several workers. All that a worker asks for it asks for on one event loop, in a thread of
+    its own, so that no handler can keep it from beating.
+    """
+
+    async def admit(self, worker: str, group: str, lease: float, home: Home) -> "Membership":
+        """This worker lives from now on, for `lease` seconds after each beat."""
         ...
 
+
+class Membership(Protocol):
+    """A worker among those that share lanes. Its methods raise `Unavailable` while they cannot tell."""
+
     async def beat(self) -> bool:
-        """It still does; False if others think that it does not, and its lanes are lost."""
+        """The worker still lives; False if others think that it does not, and its lanes are lost."""
         ...
 
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:

@@ -28,6 +28,7 @@ create table :"schema".subscriptions (
     lanes integer not null check (lanes > 0),
     status text collate "C" not null default 'running' check (status in ('running', 'paused')),
     definition integer not null default 1,
+    since timestamptz,  -- older messages are passed over, if it began at a time
     streak bigint not null default 0,  -- attempts that failed since the last success
     stalled text,  -- why, in words
     created timestamptz not null default :"schema".clock(),
@@ -103,6 +104,7 @@ create table :"schema".counts (
     waiting bigint not null,
     retrying bigint not null,
     unrouted bigint not null,
+    parked bigint not null,
     primary key (subscription, number)
 );
 
@@ -111,34 +113,39 @@ language plpgsql
 as $$
 begin
     if tg_op = 'INSERT' then
-        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted, parked)
         select n.subscription, count(*) filter (where n.state = 'waiting'),
-               count(*) filter (where n.state = 'retrying'), count(*) filter (where n.state = 'unrouted')
+               count(*) filter (where n.state = 'retrying'), count(*) filter (where n.state = 'unrouted'),
+               count(*) filter (where n.state = 'parked')
         from added n
-        where n.state in ('waiting', 'retrying', 'unrouted')
+        where n.state in ('waiting', 'retrying', 'unrouted', 'parked')
         group by n.subscription;
     elsif tg_op = 'DELETE' then
-        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted, parked)
         select o.subscription, -count(*) filter (where o.state = 'waiting'),
-               -count(*) filter (where o.state = 'retrying'), -count(*) filter (where o.state = 'unrouted')
+               -count(*) filter (where o.state = 'retrying'), -count(*) filter (where o.state = 'unrouted'),
+               -count(*) filter (where o.state = 'parked')
         from removed o
-        where o.state in ('waiting', 'retrying', 'unrouted')
+        where o.state in ('waiting', 'retrying', 'unrouted', 'parked')
         group by o.subscription;
     else
-        insert into :"schema".counts (subscription, waiting, retrying, unrouted)
+        insert into :"schema".counts (subscription, waiting, retrying, unrouted, parked)
         select c.subscription, sum(c.change) filter (where c.state = 'waiting'),
-               sum(c.change) filter (where c.state = 'retrying'), sum(c.change) filter (where c.state = 'unrouted')
+               sum(c.change) filter (where c.state = 'retrying'), sum(c.change) filter (where c.state = 'unrouted'),
+               sum(c.change) filter (where c.state = 'parked')
         from (
             select n.subscription, n.state, 1 as change from added n
             union all
             select o.subscription, o.state, -1 from removed o
             union all
-            select n.subscription, s.state, 0 from added n, (values ('waiting'), ('retrying'), ('unrouted')) s(state)
+            select n.subscription, s.state, 0
+            from added n, (values ('waiting'), ('retrying'), ('unrouted'), ('parked')) s(state)
         ) c
         group by c.subscription
         having sum(c.change) filter (where c.state = 'waiting') <> 0
             or sum(c.change) filter (where c.state = 'retrying') <> 0
-            or sum(c.change) filter (where c.state = 'unrouted') <> 0;
+            or sum(c.change) filter (where c.state = 'unrouted') <> 0
+            or sum(c.change) filter (where c.state = 'parked') <> 0;
     end if;
     return null;
 end $$;
@@ -162,11 +169,11 @@ as $$
             select f.number from :"schema".counts f
             where f.subscription = $1
             for update skip locked)
-        returning c.waiting, c.retrying, c.unrouted)
-    insert into :"schema".counts (subscription, waiting, retrying, unrouted)
-    select $1, sum(f.waiting), sum(f.retrying), sum(f.unrouted)
+        returning c.waiting, c.retrying, c.unrouted, c.parked)
+    insert into :"schema".counts (subscription, waiting, retrying, unrouted, parked)
+    select $1, sum(f.waiting), sum(f.retrying), sum(f.unrouted), sum(f.parked)
     from folded f
-    having sum(f.waiting) <> 0 or sum(f.retrying) <> 0 or sum(f.unrouted) <> 0
+    having sum(f.waiting) <> 0 or sum(f.retrying) <> 0 or sum(f.unrouted) <> 0 or sum(f.parked) <> 0
 $$;
 
 -- A row as JSON, with its message, of which only position and size are known here.
@@ -665,8 +672,9 @@ begin
             where s."group" = declared ->> 'group' and s.name = declared ->> 'renamed_from'
             returning s.* into opened;
             exit when found;
-            insert into :"schema".subscriptions ("group", name, lanes)
-            values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer)
+            insert into :"schema".subscriptions ("group", name, lanes, since)
+            values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
+                    (declared ->> 'since')::timestamptz)
             returning subscriptions.* into opened;
             created := true;
             exit;
@@ -743,7 +751,7 @@ begin
         end if;
         results[given.ordinal] := json_build_object(
             'id', subscription.id, 'number', subscription.definition, 'lanes', subscription.lanes,
-            'status', subscription.status, 'created', created,
+            'status', subscription.status, 'since', subscription.since, 'created', created,
             'changed', nullif(array_to_string(changed, '; '), ''));
     end loop;
     return array_to_json(results);
@@ -801,7 +809,8 @@ begin
     update :"schema".workers w set wants = balance.wants where w.id = worker and w.wants <> balance.wants;
     perform from :"schema".workers w where w.id = worker;
     if not found then
-        return query select h.s, h.l, true from unnest(held_in, held_lanes) h(s, l);
+        -- It has expired, or the server has crashed, which empties what is unlogged: it has to beat first.
+        return query select null::bigint, null::integer, true;
         return;
     end if;
 

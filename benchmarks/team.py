@@ -1,0 +1,117 @@
+"""Processes that share a drain."""
+
+import asyncio
+from multiprocessing.connection import Connection
+from time import monotonic, sleep
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+from psycopg import sql
+
+from benchmarks.logs import Log
+from benchmarks.messages import TYPE, stream_name
+from benchmarks.processes import PATIENCE, Processes
+from benchmarks.raw_loop import RawLoop
+from milepost import Message, Milepost
+
+LANES = 16
+LOOK = 0.05
+"""Seconds between two looks at how far the processes are."""
+
+_SHARES = """
+select count(*) from {schema}.lanes l join {schema}.subscriptions s on s.id = l.subscription
+where s."group" = %s and l.owner is not null group by l.owner
+"""
+_WAKE = "select {schema}.append(%s, %s, '{{}}')"
+
+
+def milepost_rate(log: Log, size: int, versions: int) -> float:
+    """Messages a second, from the first that any process handles to the last.
+
+    The processes are at rest at the head of the log and share its lanes evenly. Then one transaction brings the
+    backlog: so many versions for each stream. A last append wakes whoever sleeps.
+    """
+    group = uuid4().hex
+    count = log.streams * versions + 1
+    with Processes(size, _work, log, group) as processes, psycopg.connect(log.url, autocommit=True) as connection:
+        _wait_for_shares(connection, log, group, size)
+        log.grow(versions)
+        wake = sql.SQL(_WAKE).format(schema=sql.Identifier(log.schema))
+        connection.execute(wake, [stream_name(0), TYPE])
+        return _rate(processes, count)
+
+
+def _wait_for_shares(connection: psycopg.Connection, log: Log, group: str, size: int) -> None:
+    statement = sql.SQL(_SHARES).format(schema=sql.Identifier(log.schema))
+    deadline = monotonic() + PATIENCE
+    while [share for (share,) in connection.execute(statement, [group])] != [LANES // size] * size:
+        if monotonic() > deadline:
+            raise TimeoutError(f"{size} processes did not share {LANES} lanes evenly within {PATIENCE:.0f} s")
+        sleep(LOOK)
+
+
+def _rate(processes: Processes, count: int) -> float:
+    deadline = monotonic() + PATIENCE
+    while True:
+        processes.send("how far")
+        counters: list[Counter] = processes.receive(PATIENCE)
+        handled = sum(counter.handled for counter in counters)
+        if handled >= count:
+            break
+        if monotonic() > deadline:
+            raise TimeoutError(f"{handled:,} of {count:,} messages were handled within {PATIENCE:.0f} s")
+        sleep(LOOK)
+    if handled > count:
+        raise RuntimeError(f"{handled:,} messages were handled instead of {count:,}")
+    first = min(counter.first for counter in counters if counter.handled)
+    return handled / (max(counter.last for counter in counters) - first)
+
+
+class Counter:
+    """What a process has handled, and when."""
+
+    def __init__(self) -> None:
+        self.handled = 0
+        self.first = 0.0
+        self.last = 0.0
+
+    def note(self) -> None:
+        """One more."""
+        self.last = monotonic()
+        if not self.handled:
+            self.first = self.last
+        self.handled += 1
+
+
+async def _work(pipe: Connection, number: int, log: Log, group: str) -> None:
+    mp, counter = Milepost(log.url, schema=log.schema, group=group), Counter()
+
+    @mp.subscription("drain", start="now", lanes=LANES)
+    async def handle(message: Message[Any]) -> None:
+        counter.note()
+
+    async with mp.running():
+        pipe.send("ready")
+        while await asyncio.to_thread(pipe.recv) is not None:
+            pipe.send(counter)
+
+
+def raw_rate(log: Log, size: int) -> float:
+    """Rows a second of raw loops, each of which has an equal part of the positions."""
+    with RawLoop(log) as raw:
+        head = raw.head()
+    with Processes(size, _raw_work, log, size, head) as processes:
+        start = monotonic()
+        processes.send("go")
+        ends: list[tuple[int, float]] = processes.receive(PATIENCE)
+    return sum(count for count, _ in ends) / (max(ended for _, ended in ends) - start)
+
+
+async def _raw_work(pipe: Connection, number: int, log: Log, size: int, head: int) -> None:
+    with RawLoop(log, number) as raw:
+        raw.drain()
+        pipe.send("ready")
+        while pipe.recv() is not None:
+            count = raw.drain(after=head * number // size, until=head * (number + 1) // size)
+            pipe.send((count, monotonic()))

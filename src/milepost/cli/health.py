@@ -1,0 +1,126 @@
+"""Whether the processes of a program are well, for whoever asks over HTTP."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Self
+from urllib.parse import urlsplit
+
+import msgspec
+
+from milepost.cli.address import Address
+from milepost.cli.ending import Refusal
+from milepost.cli.reports import Reports
+
+MOST_CONNECTIONS = 64
+"""Further ones are closed at once."""
+LARGEST_REQUEST = 8192
+"""Bytes; a larger one is refused."""
+LONGEST_REQUEST = 5.0
+"""Seconds from a connection to the end of its answer."""
+
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class HealthServer:
+    """Answers `/healthz` and `/readyz` from a thread of its own: no handler can keep it from that."""
+
+    def __init__(self, address: Address, reports: Reports) -> None:
+        self._address = address
+        self._questions: dict[str, Callable[[], list[str]]] = {
+            "/healthz": reports.troubles,
+            "/readyz": reports.obstacles,
+        }
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="milepost-health", daemon=True)
+        self._open = 0
+        self._server: asyncio.Server | None = None
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+        if self._server is None:
+            return self._address
+        return Address(self._address.host, self._server.sockets[0].getsockname()[1])
+
+    def __enter__(self) -> Self:
+        listening = asyncio.start_server(
+            self._serve, self._address.host, self._address.port, limit=LARGEST_REQUEST
+        )
+        try:
+            self._server = self._loop.run_until_complete(listening)
+        except OSError as error:
+            self._loop.close()
+            raise Refusal(f"--health {self._address}: {error.strerror or error}") from error
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
+        try:
+            if self._open <= MOST_CONNECTIONS:
+                async with asyncio.timeout(LONGEST_REQUEST):
+                    writer.write(await self._answer(reader))
+                    await writer.drain()
+        except (TimeoutError, ConnectionError):
+            # Whatever a stranger sends or does not take: it is over.
+            writer.transport.abort()
+        finally:
+            self._open -= 1
+            writer.close()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            request = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            return _response(431)
+        except asyncio.IncompleteReadError:
+            return _response(400)
+        match request.partition(b"\r\n")[0].split(b" "):
+            case [method, target, version] if version.startswith(b"HTTP/1."):
+                return self._answer_to(method, target.decode("latin-1"))
+        return _response(400)
+
+    def _answer_to(self, method: bytes, target: str) -> bytes:
+        try:
+            question = self._questions.get(urlsplit(target).path)
+        except ValueError:
+            return _response(400)
+        if question is None:
+            return _response(404)
+        if method not in (b"GET", b"HEAD"):
+            return _response(405, b"Allow: GET, HEAD\r\n")
+        reasons = question()
+        status = "unavailable" if reasons else "ok"
+        body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
+        return _response(503 if reasons else 200, body=body, with_body=method == b"GET")
+
+
+def _response(status: int, headers: bytes = b"", *, body: bytes = b"", with_body: bool = True) -> bytes:
+    head = (
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n"
+    )
+    return head.encode() + headers + b"\r\n" + (body if with_body else b"")

@@ -1,0 +1,89 @@
+"""`milepost subscriptions`: who follows the log, and how far behind."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from milepost.cli.options import Json, Schema, Url, milepost
+from milepost.cli.output import console, show, table, visible, write_json
+from milepost.engine.info import SubscriptionInfo
+
+app = typer.Typer(rich_markup_mode="markdown")
+
+Address = Annotated[
+    str, typer.Argument(metavar="SUBSCRIPTION", help="group/name; the name alone is one of MILEPOST_GROUP.")
+]
+
+_STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "stalled": "bold red"}
+
+
+@app.callback(invoke_without_command=True)
+def subscriptions(context: typer.Context, as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
+    """Lists every subscription of every group: its status, its lag, what needs attention.
+
+    The lag is how many positions of the log it has not passed, and the age of the first message among them.
+
+    **Example:** `milepost subscriptions --json`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = asyncio.run(_all(url, schema))
+    if as_json:
+        write_json(found)
+        return
+    rows = table("subscription", "status", "lag", "age", "retrying", "waiting", "parked", "unrouted", "workers")
+    for info in found:
+        rows.add_row(visible(f"{info.group}/{info.name}"), _status(info), *_numbers(info), str(len(info.owners)))
+    show(rows)
+
+
+@app.command("show")
+def show_(address: Address, as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
+    """Shows one subscription, with each of its lanes: who has it, since when, how far it is.
+
+    **Example:** `milepost subscriptions show billing/invoices`
+    """
+    info = asyncio.run(_one(address, url, schema))
+    if as_json:
+        write_json(info)
+        return
+    console().print(
+        f"{visible(f'{info.group}/{info.name}')}: {info.status}{f', {info.stalled}' if info.stalled else ''}"
+    )
+    counts = table("lag", "age", "retrying", "waiting", "parked", "unrouted")
+    counts.add_row(*_numbers(info))
+    show(counts)
+    lanes = table("lane", "position", "worker", "since")
+    for lane in info.lanes:
+        since = f"{lane.since.astimezone():%Y-%m-%d %H:%M:%S}" if lane.since else ""
+        lanes.add_row(str(lane.number), str(lane.position), visible(lane.owner or ""), since)
+    show(lanes)
+
+
+async def _all(url: str | None, schema: str | None) -> list[SubscriptionInfo]:
+    async with milepost(url, schema, migrate="check") as mp:
+        return await mp.subscriptions()
+
+
+async def _one(address: str, url: str | None, schema: str | None) -> SubscriptionInfo:
+    async with milepost(url, schema, migrate="check") as mp:
+        return await mp.manage(address).info()
+
+
+def _status(info: SubscriptionInfo) -> Text:
+    return Text(info.status, style=_STYLES[info.status])
+
+
+def _numbers(info: SubscriptionInfo) -> list[str]:
+    counts = (info.retrying, info.waiting, info.parked, info.unrouted)
+    return [f"{info.lag.positions:,}", _age(info.lag.seconds), *(f"{count:,}" for count in counts)]
+
+
+def _age(seconds: float) -> str:
+    """Seconds in the largest unit of which there are at least two."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.1f} s" if seconds else "0 s"

@@ -1,0 +1,1 @@
+"""Milepost with other libraries. Each module needs its library, and says so if it is missing."""

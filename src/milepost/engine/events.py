@@ -1,0 +1,129 @@
+"""What happens in a subscription's life, as listeners are told of it.
+
+Each process tells what it did itself. A message counts as handled when its handler returned, or with a
+`Transaction` when that committed. Progress is written a little later than it is told of, so after a crash some of
+it may happen again.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+from milepost.log.message import Message
+
+
+class Event(msgspec.Struct, frozen=True):
+    """Something that happened; listening to this class means listening to all of them."""
+
+    subscription: str
+    """The name of the subscription."""
+    group: str
+
+
+class Created(Event, frozen=True):
+    """The subscription is new: this process has made it."""
+
+
+class DefinitionChanged(Event, frozen=True):
+    """The program declares it otherwise than the one before."""
+
+    change: str
+    """What is different, in words."""
+
+
+class Started(Event, frozen=True):
+    """This process began to work on it. It has no lanes yet."""
+
+    worker: str
+
+
+class Stopped(Event, frozen=True):
+    """This process works on it no more."""
+
+    worker: str
+
+
+class LaneTaken(Event, frozen=True):
+    """A lane is this process's."""
+
+    lane: int
+    position: int
+    """Of its cursor."""
+    vanished: bool
+    """Whether the owner before had given no sign of life, instead of releasing it."""
+
+
+class LaneReleased(Event, frozen=True):
+    """A lane was given back in good order."""
+
+    lane: int
+
+
+class LaneLost(Event, frozen=True):
+    """A lane is another's, or its state unknown: what ran of it may run again elsewhere."""
+
+    lane: int
+    reason: str
+
+
+class MessageEvent(Event, frozen=True):
+    """Something that happened to one message."""
+
+    message: Message[Any]
+    attempt: int
+    """Which attempt it was, from 1."""
+
+    @property
+    def position(self) -> int:
+        """Of the message, in the log."""
+        return self.message.position
+
+    @property
+    def stream(self) -> str:
+        """Of the message."""
+        return self.message.stream
+
+
+class Handled(MessageEvent, frozen=True):
+    """A message is done."""
+
+    seconds: float
+    """How long its handler took; in a batch, or in a transaction of several, all of it."""
+
+
+class AttemptFailed(MessageEvent, frozen=True):
+    """A handler raised, or took too long. `RetryScheduled` or `Parked` says what follows."""
+
+    seconds: float
+    """How long that took, counted like that of `Handled`."""
+    error: BaseException
+
+
+class RetryScheduled(MessageEvent, frozen=True):
+    """A message is to be tried again."""
+
+    due: datetime
+    reason: str
+
+
+class Parked(MessageEvent, frozen=True):
+    """A message is given up until a person decides."""
+
+    reason: str
+
+
+class Skipped(MessageEvent, frozen=True):
+    """A handler did not want the message."""
+
+    reason: str
+
+
+class Stalled(Event, frozen=True):
+    """Too much fails: one message at a time is tried from now on. Each process tells when it learns of it."""
+
+    reason: str
+
+
+class Recovered(Event, frozen=True):
+    """A message succeeded again, and all goes on."""

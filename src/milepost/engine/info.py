@@ -1,0 +1,109 @@
+"""What can be said of a subscription from anywhere, whoever works on it."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from milepost.engine.lag import Lag, lags, not_passed
+from milepost.errors import UnknownSubscription
+from milepost.log.log import Log
+from milepost.progress.protocol import Progress
+from milepost.progress.standing import Standing
+from milepost.suggestions import suggestion
+
+Status = Literal["running", "paused", "stalled", "waiting"]
+
+
+class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One lane of a subscription."""
+
+    number: int
+    owner: str | None
+    """The worker that has it, if one has: its machine, its process and a name of its own."""
+    since: datetime | None
+    """Since when."""
+    position: int
+    """Of its cursor: everything up to there is handled, has a row, or is not this lane's."""
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """How a subscription stands."""
+
+    group: str
+    name: str
+    status: Status
+    """`running`; `paused` by a person; `stalled`: its messages fail; `waiting` for a program that runs it."""
+    stalled: str | None
+    """Why it is stalled, if it is."""
+    lag: Lag
+    retrying: int
+    """Messages that failed and are tried again later."""
+    waiting: int
+    """Messages that wait behind others of their key."""
+    parked: int
+    """Messages that wait for a person."""
+    unrouted: int
+    """Messages that no consumer wants yet."""
+    owners: tuple[str, ...]
+    """The workers that have its lanes."""
+    lanes: tuple[LaneInfo, ...]
+
+
+class Overview:
+    """Looks at subscriptions: one question to whoever keeps progress, and a few to the log."""
+
+    def __init__(self, log: Log, progress: Progress) -> None:
+        self._log = log
+        self._progress = progress
+
+    async def all(self) -> list[SubscriptionInfo]:
+        """Every subscription of every group, by address."""
+        head = await self._log.horizon.look()
+        return await self._infos(await self._progress.standings(), head)
+
+    async def one(self, group: str, name: str) -> SubscriptionInfo:
+        """The subscription of this group and name; raises `UnknownSubscription`."""
+        # The head comes first: what is appended after the cursors were read is not their lag.
+        head = await self._log.horizon.look()
+        found = await self._progress.standings(group, name)
+        if not found:
+            raise await self._unknown(group, name)
+        return (await self._infos(found, head))[0]
+
+    async def _infos(self, standings: Sequence[Standing], head: int) -> list[SubscriptionInfo]:
+        behind = [not_passed((lane.cursor for lane in standing.lanes), head) for standing in standings]
+        return [_info(*pair) for pair in zip(standings, await lags(behind, self._log), strict=True)]
+
+    async def _unknown(self, group: str, name: str) -> UnknownSubscription:
+        known = [f"{standing.group}/{standing.name}" for standing in await self._progress.standings()]
+        address = f"{group}/{name}"
+        return UnknownSubscription(address, suggestion(address, known) if known else "; there is none at all")
+
+
+def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
+    return SubscriptionInfo(
+        group=standing.group,
+        name=standing.name,
+        status=_status(standing),
+        stalled=standing.stalled,
+        lag=lag,
+        retrying=standing.retrying,
+        waiting=standing.waiting,
+        parked=standing.parked,
+        unrouted=standing.unrouted,
+        owners=tuple(sorted({lane.owner for lane in standing.lanes if lane.owner is not None})),
+        lanes=tuple(
+            LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)
+            for lane in standing.lanes
+        ),
+    )
+
+
+def _status(standing: Standing) -> Status:
+    if standing.status == "paused":
+        return "paused"
+    if not any(lane.held for lane in standing.lanes):
+        return "waiting"
+    return "stalled" if standing.stalled else "running"

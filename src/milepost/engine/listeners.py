@@ -1,0 +1,174 @@
+"""Functions that are told of events."""
+
+import asyncio
+import logging
+from collections import deque
+from time import monotonic
+from types import UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
+
+from milepost.engine.described import EMPTY, Described, Function
+from milepost.engine.events import Event, MessageEvent
+from milepost.log.database import end
+
+logger = logging.getLogger("milepost.events")
+
+F = TypeVar("F", bound=Function)
+
+MOST_WAITING = 10_000
+"""How many events may wait for an async listener; further ones it does not get."""
+MOST_BYTES = 8 * 2**20
+"""How many bytes of messages may wait with them."""
+SLOW = 0.1
+"""Seconds after which a plain listener is complained of: nothing else runs on the loop meanwhile."""
+COMPLAIN_EVERY = 10.0
+"""Seconds between two complaints about a listener."""
+FAREWELL = 5.0
+"""Seconds that async listeners have for what still waits when a program stops."""
+
+
+class Listener:
+    """A function of one parameter, whose annotation says of which events it is told."""
+
+    def __init__(self, given: Any) -> None:
+        self.described = Described(given)
+        self.classes = _classes(self.described)
+        self.function = self.described.function
+
+
+class Listeners:
+    """All listeners of a program."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Listener] = []
+
+    def add(self, function: F) -> F:
+        """One more; the function stays as it is."""
+        self._listeners.append(Listener(function))
+        return function
+
+    def audience(self) -> "Audience | None":
+        """Those who listen from now on; None if nobody does."""
+        return Audience(self._listeners) if self._listeners else None
+
+
+class Audience:
+    """Listeners while a worker runs.
+
+    A plain one is called at once, on the event loop. An async one gets its events one after the other in a task of
+    its own: it delays nobody, and when it cannot follow it misses some.
+    """
+
+    def __init__(self, listeners: list[Listener]) -> None:
+        self._ears = [(listener.classes, _ear(listener)) for listener in listeners]
+        self._by_class: dict[type[Event], list[_Ear]] = {}
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody listens to such events."""
+        return bool(self._those_for(kind))
+
+    def tell(self, event: Event) -> None:
+        """Tells everybody who listens to it. Nothing that a listener raises comes back."""
+        for ear in self._those_for(type(event)):
+            ear.hear(event)
+
+    def _those_for(self, kind: type[Event]) -> "list[_Ear]":
+        found = self._by_class.get(kind)
+        if found is None:
+            found = self._by_class[kind] = [ear for classes, ear in self._ears if issubclass(kind, classes)]
+        return found
+
+    async def close(self) -> None:
+        """Lets async listeners end with what waits for them, for a while."""
+        await asyncio.gather(*(ear.close() for _, ear in self._ears))
+
+
+class _Ear:
+    """One listener, and what went wrong with it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._function = listener.function
+        self._complained_at = float("-inf")
+        self._unsaid = 0
+
+    def hear(self, event: Event) -> None:
+        began = monotonic()
+        try:
+            self._function(event)
+        except Exception:
+            self._complain(f"failed at {type(event).__name__}", with_traceback=True)
+        if monotonic() - began > SLOW:
+            self._complain(f"took {monotonic() - began:.1f} s, in which nothing else ran: make it async")
+
+    async def close(self) -> None:
+        """A plain listener has no more to do."""
+
+    def _complain(self, problem: str, *, with_traceback: bool = False) -> None:
+        now = monotonic()
+        if now - self._complained_at < COMPLAIN_EVERY:
+            self._unsaid += 1
+            return
+        before = f" ({self._unsaid:,} complaints about it were left out)" if self._unsaid else ""
+        logger.warning("listener %s %s%s", self._listener.described, problem, before, exc_info=with_traceback)
+        self._complained_at, self._unsaid = now, 0
+
+
+class _AsyncEar(_Ear):
+    """One async listener, and what waits for it."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener)
+        self._waiting: deque[Event] = deque()
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+
+    def hear(self, event: Event) -> None:
+        self._bytes += _size(event)
+        if self._waiting and (len(self._waiting) >= MOST_WAITING or self._bytes > MOST_BYTES):
+            self._bytes -= _size(event)
+            self._complain(f"is too slow: {len(self._waiting):,} events wait for it, and it misses others")
+            return
+        self._waiting.append(event)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._work(), name="milepost-listener")
+
+    async def _work(self) -> None:
+        while self._waiting:
+            event = self._waiting.popleft()
+            self._bytes -= _size(event)
+            try:
+                await self._function(event)
+            except Exception:
+                self._complain(f"failed at {type(event).__name__}", with_traceback=True)
+
+    async def close(self) -> None:
+        if self._task is None or self._task.done():
+            return
+        await asyncio.wait([self._task], timeout=FAREWELL)
+        if not self._task.done():
+            self._complain(f"did not end within {FAREWELL:g} s: {len(self._waiting) + 1:,} events are lost to it")
+            await end(self._task)
+
+
+def _size(event: Event) -> int:
+    return event.message.size if isinstance(event, MessageEvent) else 0
+
+
+def _ear(listener: Listener) -> _Ear:
+    return _AsyncEar(listener) if listener.described.is_async else _Ear(listener)
+
+
+def _classes(described: Described) -> tuple[type[Event], ...]:
+    """The events that a function's parameter names."""
+    parameters = described.parameters()
+    if not parameters or parameters[0].keyword_only or any(other.required for other in parameters[1:]):
+        raise TypeError(f"{described}: a listener takes one parameter, the event")
+    first = parameters[0]
+    if first.hint is EMPTY or first.hint is Any:
+        return (Event,)
+    named = get_args(first.hint) if get_origin(first.hint) in (Union, UnionType) else (first.hint,)
+    for one in named:
+        if not (isinstance(one, type) and issubclass(one, Event)):
+            raise described.wrong(first, f"an event of milepost.events is wanted, or several of them, not {one!r}")
+    return named

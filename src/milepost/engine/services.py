@@ -1,0 +1,122 @@
+"""Who keeps progress and leases: what a `Milepost` was given, made ready."""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from milepost.engine.kept import Kept
+from milepost.errors import MilepostError, SchemaMismatch
+from milepost.log import schema
+from milepost.log.database import Database
+from milepost.log.log import Log
+from milepost.log.schema import Migrate
+from milepost.progress.following import DistantProgress, Following
+from milepost.progress.leases import PostgresLeases
+from milepost.progress.memory_leases import MemoryLeases
+from milepost.progress.postgresql import PostgresProgress
+from milepost.progress.protocol import Home, Leases, Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Services:
+    """Progress and leases, open."""
+
+    kept: Kept
+    progress: Progress
+    leases: Leases
+    home: Home
+    """Where leases are that are kept in PostgreSQL: where progress is, and else with the log."""
+    following: Following | None
+    """What progress remembers of the log; None: Milepost cannot tell."""
+    database: Database | None
+    """Where the transactions of handlers are; None: nowhere."""
+    own: tuple[Database, ...] = ()
+    """What was opened for this."""
+
+    async def close(self) -> None:
+        """Ends all connections but the log's."""
+        for database in self.own:
+            await database.close()
+
+    async def begin(self) -> None:
+        """A program begins to work: the log has to be the one that progress follows."""
+        await self.progress.open()
+        if self.following is not None:
+            await self.following.begin()
+
+    def works(self) -> list[Coroutine[Any, Any, None]]:
+        """What has to run for as long as a program works."""
+        if self.following is None or self.kept is Kept.WITH_THE_LOG:
+            return []
+        return [self.following.watch()]
+
+    @property
+    def transactions(self) -> Database:
+        """Where the transactions of handlers are."""
+        if self.database is None:
+            raise MilepostError(f"progress is kept {self.kept.value}: there is no transaction that it could share")
+        return self.database
+
+
+def with_log(log: Log, url: str, leases: Leases | None) -> Services:
+    """Progress is in the database of the log."""
+    name = log.statements.schema
+    return Services(
+        kept=Kept.WITH_THE_LOG,
+        progress=PostgresProgress(log.database, name),
+        leases=leases or PostgresLeases(),
+        home=Home(url, name),
+        following=Following(log.database, name, log),
+        database=log.database,
+    )
+
+
+def outside(log: Log, url: str, progress: Progress, leases: Leases | None) -> Services:
+    """Progress is kept by an object of the program's own."""
+    return Services(
+        kept=Kept.OUTSIDE,
+        progress=progress,
+        # Subscriptions have the numbers that this object gave them: rows in PostgreSQL may say others by the same.
+        leases=leases or MemoryLeases(),
+        home=Home(url, log.statements.schema),
+        following=None,
+        database=None,
+    )
+
+
+async def in_another_database(
+    log: Log, url: str, leases: Leases | None, *, migrate: Migrate, pool_size: int
+) -> Services:
+    """Progress is in a second database; its schema is brought up to date, and the log has to be the right one."""
+    name = log.statements.schema
+    database = Database(url, pool_size=pool_size)
+    # Of its own: it is asked for while all others may be in transactions of handlers.
+    remembered = Database(url, pool_size=1)
+    following = Following(remembered, name, log)
+    services = Services(
+        kept=Kept.IN_ANOTHER_DATABASE,
+        progress=DistantProgress(database, name, following),
+        leases=leases or PostgresLeases(),
+        home=Home(url, name),
+        following=following,
+        database=database,
+        own=(database, remembered),
+    )
+    try:
+        for each in services.own:
+            await each.open()
+        await _prepare(database, name, migrate)
+        if migrate != "off":
+            await following.check()
+    except BaseException:
+        await services.close()
+        raise
+    return services
+
+
+async def _prepare(database: Database, name: str, migrate: Migrate) -> None:
+    async with database.connection() as connection:
+        try:
+            await schema.prepare(connection, name, migrate)
+        except SchemaMismatch as error:
+            raise SchemaMismatch(f"the database of progress: {error}, with its --url") from error

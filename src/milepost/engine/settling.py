@@ -1,0 +1,126 @@
+"""What came of calls: settles messages, counts them, and tells who wants to know."""
+
+import asyncio
+import logging
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from milepost.engine.calls import AnyDelivery
+from milepost.engine.handler import Undecodable
+from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.owned import Owned
+from milepost.engine.report import Tally
+from milepost.engine.telling import Telling
+from milepost.engine.transaction import CannotAppend
+
+logger = logging.getLogger("milepost.engine")
+
+
+class Settled(Protocol):
+    """Told that messages of a lane are settled, and whether that is to be written at once."""
+
+    def __call__(self, owned: Owned, *, at_once: bool) -> None: ...
+
+
+class Settling:
+    """Settles the messages of a subscription.
+
+    `gives_up` is told of each failed attempt, and says whether the message is to be parked at once.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        now: Callable[[], float],
+        settled: Settled,
+        gives_up: Callable[[AnyDelivery, BaseException], bool],
+    ) -> None:
+        self._name = name
+        self._now = now
+        self._settled = settled
+        self._gives_up = gives_up
+        self.tally = Tally()
+        self.telling: Telling | None = None
+        """Who is told of events, if anybody listens."""
+        self._handled: list[Owned] = []
+        """Lanes of which messages were handled in this step of the loop."""
+
+    def done(self, owned: Owned, delivery: AnyDelivery) -> None:
+        """A message was handled."""
+        if not owned.done:
+            self.settles_soon(owned)
+        owned.done.append(delivery)
+
+    def committed(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
+        """Messages were handled, and are settled by their own transaction."""
+        self.tally.handled += len(deliveries)
+        if self.telling is not None and self.telling.tells_handled:
+            self.telling.handled(deliveries, seconds)
+
+    def settles_soon(self, owned: Owned) -> None:
+        """Messages of a lane are settled together, at the end of this step of the loop."""
+        if not self._handled:
+            asyncio.get_running_loop().call_soon(self.settle)
+        self._handled.append(owned)
+
+    def settle(self) -> None:
+        """Settles what was handled since the last time."""
+        if not self._handled:
+            return
+        lanes, self._handled = self._handled, []
+        for owned in lanes:
+            deliveries, owned.done = owned.done, []
+            is_first = owned.lane.settled == 0
+            refused = owned.lane.ack(deliveries)
+            self.tally.handled += len(deliveries) - len(refused)
+            owned.ended()
+            self._settled(owned, at_once=is_first)
+
+    def failed(
+        self, owned: Owned, deliveries: list[AnyDelivery], error: BaseException, seconds: float = 0.0
+    ) -> None:
+        """Messages could not be handled, or were not wanted; the call took so long."""
+        if isinstance(error, Failed):
+            for delivery in deliveries:
+                self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds)
+        elif isinstance(error, Undecodable) and len(deliveries) > 1:
+            bad = [delivery for delivery in deliveries if delivery.message is error.message]
+            owned.lane.give_back([delivery for delivery in deliveries if delivery.message is not error.message])
+            self.settle_one(owned, bad[0], error, seconds)
+        else:
+            for delivery in deliveries:
+                self.settle_one(owned, delivery, error, seconds)
+        owned.ended()
+        self._settled(owned, at_once=True)
+
+    def settle_one(
+        self, owned: Owned, delivery: AnyDelivery, error: BaseException | None, seconds: float
+    ) -> None:
+        """Settles a message by what its handler raised; None: it is done."""
+        lane, now, one = owned.lane, self._now(), [delivery]
+        match error:
+            case None:
+                self.tally.handled += not lane.ack(one)
+            case Skip():
+                self.tally.skipped += not lane.skip(one)
+            case Park() | Undecodable():
+                self.tally.parked += not lane.park(one, now, reason=error.reason)
+            case RetryLater():
+                lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
+            case _:
+                self._fail(owned, delivery, error)
+        if self.telling is not None:
+            self.telling.settled(delivery, error, seconds)
+
+    def _fail(self, owned: Owned, delivery: AnyDelivery, error: BaseException) -> None:
+        self.tally.failed += 1
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        trace = "".join(traceback.format_exception(error))
+        logger.warning("%s: position %d failed: %s", self._name, delivery.message.position, reason)
+        if self._gives_up(delivery, error) or isinstance(error, CannotAppend):
+            self.tally.parked += 1
+            owned.lane.park([delivery], self._now(), reason=reason, error=trace)
+        else:
+            owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))

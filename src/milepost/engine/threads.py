@@ -1,0 +1,59 @@
+"""Threads for plain handlers."""
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import TypeAlias
+
+Job: TypeAlias = tuple[Callable[[], None], "asyncio.Future[None]"]
+
+
+class Threads:
+    """So many threads at most, started as they are needed.
+
+    They are daemons: one whose handler never returns does not keep the process from ending.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._started = 0
+        self._busy = 0
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+
+    def run(self, function: Callable[[], None]) -> "asyncio.Future[None]":
+        """Calls a function in a thread; the future gets what it raises."""
+        future = asyncio.get_running_loop().create_future()
+        if self._busy == self._started < self._size:
+            self._started += 1
+            Thread(target=self._work, name=f"milepost-handler-{self._started}", daemon=True).start()
+        self._busy += 1
+        self._jobs.put((function, future))
+        return future
+
+    def close(self) -> None:
+        """Threads that are idle end, the others when their handlers return."""
+        for _ in range(self._started):
+            self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            function, future = job
+            error: BaseException | None = None
+            try:
+                function()
+            except BaseException as raised:
+                error = raised
+            loop = future.get_loop()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._end, future, error)
+            del job, function, future, error
+
+    def _end(self, future: "asyncio.Future[None]", error: BaseException | None) -> None:
+        self._busy -= 1
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)

@@ -1,0 +1,172 @@
+"""A slot's turn with a subscription: messages one after the other, as long as none of them takes time."""
+
+import asyncio
+from contextvars import copy_context
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from milepost.engine.calls import AnyDelivery, Calls, TimedOut
+from milepost.engine.chunk import Chunk, Item
+from milepost.engine.handler import Handler
+from milepost.engine.owned import Owned
+from milepost.engine.settling import Settling
+from milepost.engine.slots import Slot
+from milepost.engine.threads import Threads
+
+if TYPE_CHECKING:
+    from milepost.engine.runner import Runner
+
+SLICE = 0.002
+"""Seconds after which others have their turn."""
+PATIENCE = 0.005
+"""Seconds after which what waits behind a plain handler goes to other threads."""
+LARGEST = 64
+"""The most messages that go to a thread together."""
+
+
+class Turn:
+    """Calls handlers that take one message.
+
+    A coroutine that never waits costs a call and no more: what ends in one step of the loop is settled together
+    at its end, and what waits does so in this slot, while others go on with the rest.
+    """
+
+    alone = False
+
+    def __init__(self, runner: "Runner", settling: Settling, calls: Calls, threads: Threads) -> None:
+        self._runner = runner
+        self._settling = settling
+        self._calls = calls
+        self._threads = threads
+        self._size = 1
+
+    async def run(self, slot: Slot) -> None:
+        """Works off what is claimed."""
+        runner, calls, timeout = self._runner, self._calls, self._runner.timeout
+        settling = self._settling
+        telling = settling.telling if settling.telling is not None and settling.telling.tells_handled else None
+        claimed = runner.claimed
+        over = monotonic() + SLICE
+        try:
+            while (claimed or runner.claim()) and not runner.suspects and (now := monotonic()) < over:
+                owned, delivery = claimed.popleft()
+                if runner.without_key and runner.refuse_without_key(owned, delivery):
+                    continue
+                handler = calls.handler_of(delivery.message.type)
+                if handler is None:
+                    settling.done(owned, delivery)
+                    continue
+                if not handler.is_async:
+                    await self._in_thread(handler, owned, delivery, slot)
+                    continue
+                owned.running += 1
+                slot.deadline = now + timeout
+                try:
+                    await handler.call(*calls.arguments(handler, delivery))
+                except asyncio.CancelledError:
+                    if not slot.expired():
+                        owned.lane.give_back([delivery])
+                        owned.ended()
+                        raise
+                    settling.failed(owned, [delivery], TimedOut(timeout), monotonic() - now)
+                except Exception as error:
+                    settling.failed(owned, [delivery], error, monotonic() - now)
+                else:
+                    if not owned.done:
+                        settling.settles_soon(owned)
+                    owned.done.append(delivery)
+                    if telling is not None:
+                        telling.handled((delivery,), monotonic() - now)
+                finally:
+                    slot.end()
+                    owned.running -= 1
+        finally:
+            runner.turn_ended()
+
+    # In a thread
+
+    async def _in_thread(self, handler: Handler, owned: Owned, delivery: AnyDelivery, slot: Slot) -> None:
+        """A few messages through a thread. A thread cannot be stopped: a key stays held until it returns."""
+        chunk = Chunk(self._items(handler, owned, delivery), slot, self._runner.timeout)
+        begun = monotonic()
+        future = self._threads.run(chunk.run)
+        late = None
+        while not future.done():
+            try:
+                await asyncio.wait([future], timeout=PATIENCE if chunk.waits else None)
+            except asyncio.CancelledError:
+                if not slot.expired():
+                    self._give_back(chunk, late)
+                    raise
+                late = chunk.current
+            if not future.done():
+                self._go_on_without(chunk)
+        self._settle(chunk, late)
+        self._learn(monotonic() - begun)
+
+    def _items(self, handler: Handler, owned: Owned, delivery: AnyDelivery) -> list[Item]:
+        """Claimed messages for plain handlers, the given one first."""
+        items: list[Item] = []
+        claimed = self._runner.claimed
+        found: Handler | None = handler
+        while found is not None and not found.is_async:
+            self._add(items, found, owned, delivery)
+            if len(items) >= self._size or not claimed or self._runner.without_key:
+                break
+            owned, delivery = claimed[0]
+            found = self._calls.handler_of(delivery.message.type)
+            if found is not None and not found.is_async:
+                claimed.popleft()
+        return items
+
+    def _add(self, items: list[Item], handler: Handler, owned: Owned, delivery: AnyDelivery) -> None:
+        try:
+            arguments = self._calls.arguments(handler, delivery)
+        except Exception as error:
+            self._settling.failed(owned, [delivery], error)
+            return
+        owned.running += 1
+        items.append(Item(owned, delivery, handler.call, arguments, copy_context()))
+
+    def _settle(self, chunk: Chunk, late: Item | None) -> None:
+        telling = self._settling.telling
+        for item in chunk.ended():
+            item.owned.running -= 1
+            if item is late:
+                self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout), item.seconds)
+            elif item.error is None:
+                self._settling.done(item.owned, item.delivery)
+                if telling is not None and telling.tells_handled:
+                    telling.handled((item.delivery,), item.seconds)
+            elif isinstance(item.error, Exception):
+                self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
+            else:
+                raise item.error
+
+    def _go_on_without(self, chunk: Chunk) -> None:
+        """One of them takes its time: the others need not wait for it."""
+        self._settle(chunk, None)
+        for item in chunk.taken_back():
+            item.owned.running -= 1
+            self._runner.claimed.appendleft((item.owned, item.delivery))
+        self._runner.more()
+        self._size = 1
+
+    def _give_back(self, chunk: Chunk, late: Item | None) -> None:
+        """The process ends before they do."""
+        self._settle(chunk, late)
+        left = [*chunk.taken_back(), *([chunk.current] if chunk.current else [])]
+        for item in left:
+            item.owned.running -= 1
+            if item is late:
+                self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout))
+            else:
+                item.owned.lane.give_back([item.delivery])
+                item.owned.ended()
+
+    def _learn(self, seconds: float) -> None:
+        """How many go together the next time: as many as end soon, and one alone where time-outs are short."""
+        if seconds > SLICE or self._runner.timeout < 10 * PATIENCE:
+            self._size = max(1, self._size // 2)
+        else:
+            self._size = min(LARGEST, self._size * 2)

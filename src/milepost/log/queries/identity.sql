@@ -1,0 +1,1 @@
+select i.log from :"schema".identity i

@@ -1,0 +1,169 @@
+"""Which log the progress in a database follows, and whether that log is still what it was."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from uuid import UUID
+
+from milepost.dispatch import Cursor, Exchange, Write
+from milepost.errors import LogMismatch, Unavailable
+from milepost.log.database import Database
+from milepost.log.log import Log
+from milepost.log.statements import Statements
+from milepost.progress.postgresql import PostgresProgress
+from milepost.progress.protocol import Definition, Exchanged, Held, Opened, Stale
+
+PAUSE = 1.0
+"""Seconds until the log is looked at again while it is not available."""
+
+
+@dataclass(frozen=True)
+class Followed:
+    """What is remembered of a log."""
+
+    log: UUID
+    horizon: int
+    position: int | None
+    """Of the newest message up to the horizon."""
+    id: UUID | None
+
+
+class Following:
+    """What progress in a database remembers of the log that it follows.
+
+    A log that was restored from an older backup, or lost its newest messages in a failover, draws their positions
+    again: cursors beyond them would pass the new messages over. Progress in the log's own database goes back
+    together with the log. Elsewhere it remembers how far the log had come and its newest message, and no cursor is
+    written beyond that: if the message is another one now, or the log is not as far, the log went back.
+    """
+
+    def __init__(self, database: Database, schema: str, log: Log) -> None:
+        self._database = database
+        self._statements = Statements(schema, "milepost.progress")
+        self._log = log
+        self._known: Followed | None = None
+        self._life: UUID | None = None
+        self._lock = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Remembers the log if none is remembered yet; raises `LogMismatch` if it is not this one."""
+        log = await self._log.identity()
+        await self._database.execute(self._statements.get("follow"), {"log": log})
+        await self.check()
+
+    async def check(self) -> None:
+        """Raises `LogMismatch` unless the log is what is remembered, as far as anything is."""
+        life = self._log.horizon.life
+        rows = await self._database.execute(self._statements.get("followed"), {})
+        if not rows:
+            return
+        self._known = Followed(*rows[0])
+        if self._known.log != await self._log.identity():
+            raise LogMismatch(
+                f"schema {self._statements.schema!r} keeps the progress of another log than this one: give the "
+                "url of that log, or another database or schema for progress"
+            )
+        await self._check_history(self._known)
+        self._life = life
+
+    async def _check_history(self, known: Followed) -> None:
+        statement = self._log.statements.get("drawn_and_id")
+        rows = await self._log.database.execute(statement, {"position": known.position})
+        drawn, found = rows[0]
+        if drawn < known.horizon:
+            raise self._went_back(f"it had come to position {known.horizon:,} and is at {drawn:,}")
+        # A message that is no longer there may have been removed for its age.
+        if found is not None and found != known.id:
+            raise self._went_back(f"the message at position {known.position:,} is another one now")
+
+    def _went_back(self, evidence: str) -> LogMismatch:
+        return LogMismatch(
+            f"the log went back: {evidence}. Progress is ahead of it and would pass new messages over: restore a "
+            "newer log, or the database of progress as it was at the time of this one, or remove schema "
+            f"{self._statements.schema!r} there to begin anew"
+        )
+
+    async def cover(self, position: int) -> None:
+        """Makes sure that what is remembered is not behind a position that is about to be written as passed."""
+        async with self._lock:
+            if self._log.horizon.life is None:
+                await self._log.horizon.sample()
+            if self._log.horizon.life != self._life:
+                await self.check()
+            if self._known is not None and position > self._known.horizon:
+                await self._remember(self._known)
+
+    async def _remember(self, known: Followed) -> None:
+        horizon, life = self._log.horizon.position, self._log.horizon.life
+        if horizon <= known.horizon:
+            return
+        rows = await self._log.database.execute(self._log.statements.get("newest_up_to"), {"horizon": horizon})
+        if not rows or rows[0][0] != life:
+            raise Unavailable("PostgreSQL restarted while progress was being written")
+        newest = Followed(known.log, horizon, *rows[0][1:])
+        parameters = {"before": known.horizon, **vars(newest)}
+        await self._database.execute(self._statements.get("follow_on"), parameters)
+        self._known = newest
+
+    async def watch(self) -> NoReturn:
+        """Looks again whenever the log's server has another life; raises `LogMismatch`."""
+        while True:
+            news = self._log.feed.news
+            if self._log.horizon.life != self._life:
+                try:
+                    await self.check()
+                except Unavailable:
+                    await asyncio.sleep(PAUSE)
+                    continue
+            await news.wait()
+
+
+class DistantProgress(PostgresProgress):
+    """Progress in another database than the log's."""
+
+    def __init__(self, database: Database, schema: str, following: Following) -> None:
+        super().__init__(database, schema)
+        self._following = following
+
+    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
+        """Creates what is new, and tells what is there."""
+        await self._following.cover(max((_reach(definition.start) for definition in definitions), default=0))
+        return await super().declare(definitions)
+
+    async def exchange(
+        self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
+    ) -> Exchanged:
+        """One transaction: what is to be written, then what is asked."""
+        await self._cover([exchange.write])
+        return await super().exchange(
+            held, exchange, stall_after=stall_after, on_park=on_park, connection=connection
+        )
+
+    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+        """Cursors and nothing else; None stands for a lane that has another owner."""
+        try:
+            await self._cover([write for _, write in cursors])
+        except Stale:
+            return [None] * len(cursors)
+        return await super().write(cursors)
+
+    async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
+        """The last write of an owner."""
+        await self._cover([exchange.write] if exchange is not None else [])
+        await super().release(held, exchange)
+
+    async def _cover(self, writes: Sequence[Write | None]) -> None:
+        cursors = [_reach(write.cursor) for write in writes if write is not None]
+        rows = [move.position for write in writes if write is not None for move in write.moves]
+        if not cursors:
+            return
+        try:
+            await self._following.cover(max(cursors + rows))
+        except LogMismatch as error:
+            # The watch says so too, and ends the program.
+            raise Stale(str(error)) from error
+
+
+def _reach(cursor: Cursor) -> int:
+    return max([cursor.position, *(last for _, last in cursor.ahead)])

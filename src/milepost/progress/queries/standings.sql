@@ -1,0 +1,31 @@
+-- How subscriptions stand, all or one of them, and of each lane how far it is and which live worker has it.
+select json_build_object(
+    'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
+    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'lanes', l.lanes
+)::text
+from :"schema".subscriptions s
+cross join lateral (
+    select coalesce(sum(c.waiting), 0) as waiting, coalesce(sum(c.retrying), 0) as retrying,
+           coalesce(sum(c.unrouted), 0) as unrouted, coalesce(sum(c.parked), 0) as parked
+    from :"schema".counts c
+    where c.subscription = s.id
+) n
+cross join lateral (
+    select json_agg(
+        json_build_object(
+            'number', g.lane, 'position', c."position", 'ahead', c.ahead, 'owner', w.id, 'since', o.since,
+            'held', c.epoch is not null and not c.released and (o.owner is null or w.id is not null))
+        order by g.lane) as lanes
+    from generate_series(0, s.lanes - 1) g(lane)
+    cross join lateral (
+        select c."position", c.ahead, c.epoch, c.released
+        from :"schema".cursors c
+        where c.subscription = s.id and c.lane = g.lane
+        order by c.revision desc
+        limit 1
+    ) c
+    left join :"schema".lanes o on o.subscription = s.id and o.lane = g.lane
+    left join :"schema".workers w on w.id = o.owner and w.beat + w.lease >= :"schema".clock()
+) l
+where %(name)s::text is null or (s."group" = %(group)s::text and s.name = %(name)s::text)
+order by s."group", s.name

@@ -1,0 +1,294 @@
+"""`milepost run --health`: what real processes answer over HTTP."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.program import Program, Start
+from milepost import Milepost, NewMessage
+from milepost.cli import health, reports
+from milepost.cli.address import Address
+from milepost.cli.ending import Refusal
+from milepost.cli.health import HealthServer
+from milepost.cli.reports import Report, Reports
+from servers import Server, embedded_binaries
+
+SHOP = """
+import os
+import time
+from typing import Any
+from milepost import Message, Milepost
+from milepost.cli import pulse, reports
+
+reports.SILENCE = 3.0
+pulse.REACH_EVERY = 0.2
+pulse.REACHED_WITHIN = 1.5
+
+mp = Milepost()
+
+@mp.subscription("invoices", category="order", lanes=4, lease=1)
+async def invoice(message: Message[Any]) -> None:
+    with open("handled", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    if message.type == "blocks":
+        time.sleep(message.data)
+"""
+
+Answer = tuple[int, dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return tmp_path
+
+
+class Probe:
+    """Asks a program how it is."""
+
+    def __init__(self, program: Program) -> None:
+        for line in iter(program.line, ""):
+            if line.startswith("health: http://"):
+                self.port = int(line.partition("/healthz")[0].rpartition(":")[2])
+                return
+        raise AssertionError(program.complaint())
+
+    def ask(self, path: str) -> Answer:
+        head, body = send(self.port, f"GET {path} HTTP/1.1\r\nHost: shop\r\n\r\n".encode())
+        return int(head.split()[1]), json.loads(body)
+
+    async def until(self, path: str, status: int, seconds: float = 20) -> list[str]:
+        """Waits for a status; returns its reasons."""
+        async with asyncio.timeout(seconds):
+            while True:
+                found, answer = await asyncio.to_thread(self.ask, path)
+                if found == status:
+                    assert answer["status"] == ("ok" if status == 200 else "unavailable")
+                    reasons: list[str] = answer["reasons"]
+                    return reasons
+                await asyncio.sleep(0.05)
+
+
+def send(port: int, request: bytes) -> tuple[bytes, bytes]:
+    """Head and body of what is answered to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(request)
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head, body
+
+
+@asynccontextmanager
+async def running(start: Start, folder: Path, *words: str) -> AsyncIterator[tuple[Program, Probe]]:
+    program = start("run", "shop:mp", "--health", "127.0.0.1:0", *words, cwd=folder)
+    yield program, await asyncio.to_thread(Probe, program)
+    outcome = await asyncio.to_thread(program.end, signal.SIGTERM)
+    assert outcome.status == 0, outcome
+
+
+async def test_a_program_becomes_ready(mp: Milepost, start: Start, folder: Path) -> None:
+    async with running(start, folder) as (_, probe):
+        assert await probe.until("/readyz", 200) == []
+        assert probe.ask("/healthz") == (200, {"status": "ok", "reasons": []})
+
+
+async def test_it_answers_while_a_handler_blocks_the_loop(mp: Milepost, start: Start, folder: Path) -> None:
+    async with running(start, folder) as (program, probe):
+        await probe.until("/readyz", 200)
+        await mp.append("order-1", NewMessage("blocks", 7))
+        [reason] = await probe.until("/healthz", 503)
+        assert reason.startswith(f"process {program.process.pid} has said nothing for")
+        assert probe.ask("/readyz")[0] == 503
+        await probe.until("/healthz", 200)
+        await probe.until("/readyz", 200)
+
+
+async def test_a_database_that_is_not_there(start: Start, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server(embedded_binaries()).create()
+    try:
+        monkeypatch.setenv("MILEPOST_URL", server.url())
+        async with running(start, folder) as (_, probe):
+            await probe.until("/readyz", 200)
+            await asyncio.to_thread(server.stop)
+            [reason] = await probe.until("/readyz", 503)
+            assert "has not reached the database" in reason
+            assert probe.ask("/healthz")[0] == 200
+            await asyncio.to_thread(server.start)
+            await probe.until("/readyz", 200, 60)
+    finally:
+        server.remove()
+
+
+async def test_the_parent_answers_for_all(mp: Milepost, start: Start, folder: Path) -> None:
+    def handled() -> list[int]:
+        return [int(line) for line in (folder / "handled").read_text().splitlines()]
+
+    async with running(start, folder, "--processes", "2", "--grace", "5") as (program, probe):
+        [*reasons] = await probe.until("/readyz", 503)
+        assert all("is starting" in reason or "do not run" in reason for reason in reasons)
+        await probe.until("/readyz", 200, 30)
+        assert probe.ask("/healthz")[0] == 200
+        await mp.append("order-1", NewMessage("placed"))
+        async with asyncio.timeout(20):
+            while not (folder / "handled").exists() or not handled():
+                await asyncio.sleep(0.05)
+        [child] = set(handled())
+        assert child != program.process.pid
+        os.kill(child, signal.SIGSTOP)
+        [reason] = await probe.until("/healthz", 503)
+        assert f"process {child} has said nothing" in reason
+        os.kill(child, signal.SIGKILL)
+        [reason] = await probe.until("/healthz", 200) or await probe.until("/readyz", 503)
+        assert "1 of 2 processes do not run" in reason or "is starting" in reason
+        await probe.until("/readyz", 200, 30)
+
+
+async def test_an_address_that_is_taken_is_refused(mp: Milepost, start: Start, folder: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        outcome = await asyncio.to_thread(start("run", "shop:mp", "--health", address, cwd=folder).end)
+        outcome.refused(f"--health {address}")
+        assert outcome.out == ""
+    outcome = await asyncio.to_thread(start("run", "shop:mp", "--health", "nowhere", cwd=folder).end)
+    outcome.refused(":8481 for every interface")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        (":8481", None, 8481),
+        ("8481", "127.0.0.1", 8481),
+        ("127.0.0.1:8481", "127.0.0.1", 8481),
+        ("shop.internal:80", "shop.internal", 80),
+        ("[::1]:8481", "::1", 8481),
+        ("[::]:0", "::", 0),
+    ],
+)
+def test_addresses(text: str, host: str | None, port: int) -> None:
+    assert Address.of(text) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "host", "host:", ":x", ":-1", ":65536", "::1:8481", "[::1", "[::1]8481", ":٣"]
+)
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(Refusal, match="an address is wanted"):
+        Address.of(text)
+
+
+class TestServer:
+    """What strangers can send."""
+
+    @pytest.fixture
+    def reports(self) -> Reports:
+        return Reports(1)
+
+    @pytest.fixture
+    def port(self, reports: Reports) -> Iterator[int]:
+        with HealthServer(Address("127.0.0.1", 0), reports) as server:
+            yield server.address.port
+
+    @pytest.mark.parametrize(
+        ("request_", "status"),
+        [
+            (b"GET /healthz HTTP/1.1\r\n\r\n", 200),
+            (b"GET /healthz?verbose=1 HTTP/1.0\r\nHost: x\r\n\r\n", 200),
+            (b"GET http://shop/healthz HTTP/1.1\r\n\r\n", 200),
+            (b"GET /readyz HTTP/1.1\r\n\r\n", 503),
+            (b"HEAD /readyz HTTP/1.1\r\n\r\n", 503),
+            (b"GET / HTTP/1.1\r\n\r\n", 404),
+            (b"GET /healthz/../etc HTTP/1.1\r\n\r\n", 404),
+            (b"POST /healthz HTTP/1.1\r\nContent-Length: 0\r\n\r\n", 405),
+            (b"GET /healthz\r\n\r\n", 400),
+            (b"GET  /healthz HTTP/1.1\r\n\r\n", 400),
+            (b"GET /healthz HTTP/2.0\r\n\r\n", 400),
+            (b"GET http://[x/healthz HTTP/1.1\r\n\r\n", 400),
+            (b"\x16\x03\x01\x02\x00\r\n\r\n", 400),
+            (b"GET /healthz HTTP/1.1\r\nX: " + b"x" * 100_000 + b"\r\n\r\n", 431),
+        ],
+    )
+    def test_requests(self, port: int, request_: bytes, status: int) -> None:
+        try:
+            head, body = send(port, request_)
+        except ConnectionError:
+            # It need not read all of what it refuses.
+            assert status == 431
+            return
+        assert head.split()[1] == str(status).encode()
+        if status in (200, 503) and not request_.startswith(b"HEAD"):
+            assert json.loads(body)["status"] == ("ok" if status == 200 else "unavailable")
+        else:
+            assert body == b""
+
+    def test_who_is_slow_is_left(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(health, "LONGEST_REQUEST", 0.3)
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as slow:
+            slow.sendall(b"GET /healthz")
+            began = time.monotonic()
+            assert slow.recv(1) == b""
+            assert time.monotonic() - began < 5
+
+    def test_too_many_at_once(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(health, "MOST_CONNECTIONS", 2)
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(2)]
+        try:
+            assert refused(port)
+        finally:
+            for one in idle:
+                one.close()
+        until(lambda: not refused(port))
+
+
+def refused(port: int) -> bool:
+    try:
+        return send(port, b"GET /healthz HTTP/1.1\r\n\r\n") == (b"", b"")
+    except ConnectionError:
+        return True
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class TestReports:
+    def test_from_the_start_to_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = 1000.0
+        monkeypatch.setattr(reports, "monotonic", lambda: now)
+        known = Reports(2)
+        assert known.troubles() == []
+        assert known.obstacles() == ["2 of 2 processes do not run: the next is started soon"]
+        known.begun(7)
+        known.begun(8)
+        assert known.obstacles() == ["process 7 is starting", "process 8 is starting"]
+        now += 61
+        known.heard(7, Report("has not reached the database for 20 s"))
+        assert known.troubles() == ["process 8 has not begun within 60 s"]
+        assert known.obstacles() == [
+            "process 7 has not reached the database for 20 s",
+            "process 8 has not begun within 60 s",
+        ]
+        known.heard(7, Report(None))
+        known.heard(8, Report(None))
+        assert (known.troubles(), known.obstacles()) == ([], [])
+        now += 11
+        assert known.troubles()[0] == "process 7 has said nothing for 11 s: its event loop is blocked"
+        known.ended(7)
+        known.ended(8)
+        known.heard(8, Report(None))
+        assert known.troubles() == []

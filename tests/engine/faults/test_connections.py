@@ -1,0 +1,90 @@
+"""Connections that are cut, in the middle of a commit too."""
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from typing import Any
+
+from engine.faults import effects
+from engine.faults.book import is_in_order
+from engine.faults.chance import seeded
+from engine.faults.crew import until
+from engine.faults.load import Load
+from engine.faults.proxy import Fate, Proxy, Rule, is_commit
+from engine.faults.watch import watching
+from milepost import Message, Milepost, NewMessage, Transaction
+from support import MakeMilepost, qualified
+
+SECONDS = 4.0
+LOST = 20
+"""How many commits have to lose something before the test proves anything."""
+
+
+def loses_commits(chance: random.Random) -> Rule:
+    """Three of ten commits lose their answer, and one of ten does not arrive."""
+    fates = [Fate.LOSES_ITS_ANSWER] * 3 + [Fate.IS_LOST] + [Fate.PASSES] * 6
+    return lambda frame: chance.choice(fates) if is_commit(frame) else Fate.PASSES
+
+
+async def test_cut_connections_lose_nothing_and_keep_the_order(
+    mp: Milepost, proxy: Proxy, make_mp: MakeMilepost, database_url: str, schema: str
+) -> None:
+    program = make_mp(url=proxy.url, concurrency=4)
+    seen: dict[str, list[int]] = defaultdict(list)
+    running: set[str] = set()
+    two_at_once: list[str] = []
+
+    @program.subscription("lines", category="order", lanes=4)
+    async def handle(message: Message[Any]) -> None:
+        two_at_once.extend({message.stream} & running)
+        running.add(message.stream)
+        await asyncio.sleep(0.001)
+        running.discard(message.stream)
+        seen[message.stream].append(message.version)
+
+    with seeded() as chance:
+        load = Load(mp, chance)
+        async with program.running(), watching(database_url, schema):
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                await load.append(20)
+                if chance.random() < 0.3:
+                    proxy.cut(chance if chance.random() < 0.5 else None)
+            await until(lambda: sum(len(set(versions)) for versions in seen.values()) == load.total)
+        wanted = load.versions()
+        assert all(is_in_order(versions, wanted[stream]) for stream, versions in seen.items())
+        assert two_at_once == []
+
+
+async def test_a_commit_whose_answer_is_lost_takes_effect_once(
+    mp: Milepost, proxy: Proxy, make_mp: MakeMilepost, database_url: str, schema: str
+) -> None:
+    await effects.create(mp)
+    program = make_mp(url=proxy.url)
+    insert = qualified("insert into {}.effects (stream, version) values (%s, %s)", mp)
+
+    @program.subscription("effects", category="order", lanes=2)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert, (message.stream, message.version))
+        await tx.append(f"receipt-{message.stream}", NewMessage("due", message.version))
+
+    with seeded() as chance:
+        load = Load(mp, chance, streams=5)
+        async with program.running(), watching(database_url, schema):
+            await load.append(5)
+            async with asyncio.timeout(20):
+                while not await effects.count(mp):
+                    await asyncio.sleep(0.01)
+            proxy.rule = loses_commits(chance)
+            async with asyncio.timeout(60):
+                while proxy.lost < LOST:
+                    await load.append()
+                    await asyncio.sleep(0.005)
+            proxy.rule = lambda frame: Fate.PASSES
+            async with asyncio.timeout(30):
+                while await effects.count(mp) < load.total:
+                    await asyncio.sleep(0.05)
+        assert await effects.read(mp) == load.once()
+        receipts = [(message.stream, message.data) async for message in mp.read(category="receipt")]
+        assert sorted(receipts) == sorted((f"receipt-{stream}", version) for stream, version in load.once())

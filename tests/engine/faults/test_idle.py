@@ -1,0 +1,60 @@
+"""What a worker costs that has nothing to do."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from milepost import Message, Milepost, NewMessage, Park
+from servers import Server, embedded_binaries
+from support import qualified
+
+SECONDS = 4.0
+MOST = 10.0
+"""Statements a second."""
+
+
+@pytest.fixture(scope="module")
+def talkative() -> Iterator[Server]:
+    """A server that writes down every statement."""
+    server = Server(embedded_binaries(), settings={"log_statement": "all"}).create()
+    yield server
+    server.remove()
+
+
+def statements(server: Server) -> list[str]:
+    """The statements that a server was asked for, cut to their first line."""
+    lines = (server.folder / "log").read_text().splitlines()
+    return [line for line in lines if "LOG:  statement: " in line or "LOG:  execute " in line]
+
+
+def declare(mp: Milepost, name: str) -> None:
+    @mp.subscription(name, category="order")
+    async def handle(message: Message[Any]) -> None:
+        if message.type == "odd":
+            raise Park("odd")
+
+
+async def until_parked(mp: Milepost, count: int) -> None:
+    statement = qualified("select count(*) from {}.deliveries where state = 'parked'", mp)
+    async with asyncio.timeout(30):
+        while list(await mp.log.database.execute(statement, {})) != [(count,)]:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("subscriptions", [1, 20])
+async def test_an_idle_worker_asks_for_little(talkative: Server, subscriptions: int) -> None:
+    """Also when it has handled and parked messages."""
+    mp = Milepost(talkative.url(), schema=f"idle_{subscriptions}")
+    for number in range(subscriptions):
+        declare(mp, f"s{number}")
+    async with mp, mp.running():
+        for number in range(20):
+            await mp.append(f"order-{number}", NewMessage("odd" if number == 7 else "even"))
+        await until_parked(mp, subscriptions)
+        await asyncio.sleep(1)
+        before = len(statements(talkative))
+        await asyncio.sleep(SECONDS)
+        asked = statements(talkative)[before:]
+    assert len(asked) < MOST * SECONDS, "\n".join(asked)

@@ -1,0 +1,118 @@
+"""PostgreSQL that ends and comes back, while messages flow."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.faults import effects
+from engine.faults.book import is_in_order, overlaps
+from engine.faults.chance import seeded
+from engine.faults.crew import crew, until
+from engine.faults.load import Load
+from engine.faults.watch import watching
+from milepost import Message, Milepost, NewMessage, Unavailable
+from servers import Server, embedded_binaries
+
+FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10000"}
+"""Commits answer before they are on disk, and stay off it until somebody asks: a crash loses them."""
+
+
+async def until_back(mp: Milepost) -> None:
+    """Waits until the pool has connections again."""
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                await mp.log.database.execute("select 1", {})
+            except Unavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.timeout(100)
+async def test_a_worker_outlives_a_restart_of_the_server(server: Server, mode: str, tmp_path: Path) -> None:
+    async with Milepost(server.url()) as mp:
+        await effects.create(mp)
+        with seeded() as chance, crew(server.url(), "milepost", tmp_path, lines={}, effects={}) as workers:
+            load = Load(mp, chance)
+            worker = workers.start()
+            async with watching(server.url(), "milepost"):
+                for turn in range(1, 3):
+                    await load.append(50, {"takes": 0.01})
+                    await workers.until_handled(50 * turn - 40)
+                    await asyncio.to_thread(server.stop, mode)
+                    await asyncio.to_thread(server.start)
+                    await until_back(mp)
+                await load.append(20)
+                await workers.until_handled(load.total)
+                async with asyncio.timeout(30):
+                    while await effects.count(mp) < load.total:
+                        await asyncio.sleep(0.05)
+            assert workers.alive == [worker], workers.said(worker)
+            assert await effects.read(mp) == load.once()
+            wanted = load.versions()
+            assert all(is_in_order(found, wanted[stream]) for stream, found in workers.book.handled().items())
+            assert overlaps(workers.book.lines()) == []
+
+
+@pytest.fixture
+def forgetful() -> Iterator[Server]:
+    """A server whose crash loses what was committed."""
+    server = Server(embedded_binaries(), settings=FORGETFUL).create()
+    yield server
+    server.remove()
+
+
+async def flush(mp: Milepost) -> None:
+    """Brings to disk what was committed so far."""
+    async with mp.log.database.connection() as connection, connection.transaction():
+        await connection.execute("set local synchronous_commit = on")
+        await connection.execute("create temporary table flushed () on commit drop")
+
+
+async def hold_writers(mp: Milepost) -> None:
+    """Stops the processes of the server that bring commits to disk by themselves; the crash ends them."""
+    kinds = {"kinds": ["walwriter", "background writer"]}
+    statement = "select pid from pg_stat_activity where backend_type = any(%(kinds)s)"
+    for (pid,) in await mp.log.database.execute(statement, kinds):
+        os.kill(pid, signal.SIGSTOP)
+
+
+async def append_to_server(url: str, count: int) -> list[int]:
+    """Appends before the workers have found the server again."""
+    async with Milepost(url) as direct:
+        return [
+            (await direct.append(f"order-{number % 7}", NewMessage("new"))).position for number in range(count)
+        ]
+
+
+@pytest.mark.timeout(60)
+async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Server) -> None:
+    """A crash with asynchronous commit takes positions back: a worker had handled messages that are gone."""
+    async with Milepost(forgetful.url()) as mp:
+        seen: list[tuple[int, str]] = []
+
+        @mp.subscription("lines", category="order", lanes=4)
+        async def handle(message: Message[Any]) -> None:
+            seen.append((message.position, message.type))
+
+        async with mp.running():
+            for _ in range(5):
+                await mp.append("order-1", NewMessage("kept"))
+                await flush(mp)
+                await hold_writers(mp)
+                last = [await mp.append(f"order-{number % 7}", NewMessage("lost")) for number in range(40)][-1]
+                await until(lambda last=last: (last.position, "lost") in seen)  # type: ignore[misc]
+                await asyncio.to_thread(forgetful.crash)
+                new = await append_to_server(forgetful.url(), 60)
+                await until(lambda new=new: {(position, "new") for position in new} <= set(seen), 20)  # type: ignore[misc]
+                if new[0] <= last.position:
+                    return
+                await until_back(mp)
+        pytest.fail("no crash took positions back: the test proves nothing")

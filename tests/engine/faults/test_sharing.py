@@ -1,0 +1,51 @@
+"""Workers come, go and die; the others share their lanes."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.faults.crew import crew, until_owners
+from milepost import Milepost
+from support import qualified
+
+LANES = 16
+LEASE = 3.0
+SLACK = 2.0
+"""Seconds that a busy machine may take in addition."""
+
+
+def is_even(owners: dict[int, int], workers: int) -> bool:
+    """Whether so many have the same number of lanes, give or take one, and nobody else has any."""
+    lanes = owners.values()
+    return 0 not in owners and len(owners) == workers and sum(lanes) == LANES and max(lanes) - min(lanes) <= 1
+
+
+@pytest.mark.timeout(60)
+async def test_workers_share_lanes_evenly_as_they_come_and_go(
+    mp: Milepost, database_url: str, schema: str, tmp_path: Path
+) -> None:
+    """With a lease of half a minute, which is not waited for."""
+    with crew(database_url, schema, tmp_path, lines={"lanes": LANES}) as workers:
+        for number in range(1, 4):
+            workers.start()
+            await until_owners(mp, lambda owners, number=number: is_even(owners, number))  # type: ignore[misc]
+        for number in (2, 1):
+            assert await workers.stop(workers.alive[0]) == 0
+            await until_owners(mp, lambda owners, number=number: is_even(owners, number))  # type: ignore[misc]
+
+
+@pytest.mark.timeout(60)
+async def test_an_expired_owner_is_replaced_within_its_lease(
+    mp: Milepost, database_url: str, schema: str, tmp_path: Path
+) -> None:
+    """Counted from its last heartbeat; who may take over looks every third of a lease."""
+    with crew(database_url, schema, tmp_path, lines={"lanes": LANES, "lease": LEASE}) as workers:
+        killed, other = workers.start(), workers.start()
+        await until_owners(mp, lambda owners: is_even(owners, 2))
+        killed.kill()
+        killed.wait()
+        beat = qualified(f"select beat from {{}}.workers where id like '%-{killed.pid}-%'", mp)
+        rows = await mp.log.database.execute(beat.replace("%-", "%%-").replace("-%'", "-%%'"), {})
+        await until_owners(mp, lambda owners: owners == {other.pid: LANES})
+        taken = await mp.log.database.execute(qualified("select max(since) from {}.lanes", mp), {})
+        assert (taken[0][0] - rows[0][0]).total_seconds() <= LEASE * 4 / 3 + SLACK
