@@ -220,3 +220,21 @@ async def test_an_error_that_a_handler_hides_is_its_failure_all_the_same(mp: Mil
     [(position, state, reason)] = await states(mp)
     assert (position, state) == (4, "parked")
     assert reason.startswith("InFailedSqlTransaction")
+
+
+async def test_a_constraint_that_fails_at_the_commit_parks_the_guilty_message(mp: Milepost) -> None:
+    """A handler may put a check off to the end of the transaction, which is everybody's."""
+    statement = qualified("create table {}.effects (n bigint, unique (n) deferrable initially deferred)", mp)
+    await mp.log.database.execute(statement, {})
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute("set constraints all deferred")
+        await tx.execute(insert(mp), (3 if message.data == 4 else message.data,))
+
+    await fill(mp, 6)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 2, 3, 5]
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (5, "parked")
+    assert reason.startswith("UniqueViolation")

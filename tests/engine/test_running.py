@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import pytest
 
 from milepost import Message, Milepost, NewMessage, by_function, by_property
@@ -236,6 +237,32 @@ async def test_a_handler_parks_skips_and_postpones(mp: Milepost) -> None:
             await asyncio.sleep(0.01)
     assert postponed == [1, 1, 1]
     assert await rows(mp) == [(1, "parked", 1, "not now")]
+
+
+async def test_a_batch_is_of_one_handler(mp: Milepost) -> None:
+    @mp.message("odd")
+    class Odd(msgspec.Struct):
+        n: int
+
+    @mp.message("even")
+    class Even(msgspec.Struct):
+        n: int
+
+    found: dict[type, list[int]] = {Odd: [], Even: []}
+    numbers = mp.subscription("numbers", category="number", lanes=1)
+
+    @numbers.on
+    async def odd(messages: list[Odd]) -> None:
+        found[Odd] += [message.n for message in messages]
+
+    @numbers.on
+    async def even(messages: list[Even]) -> None:
+        found[Even] += [message.n for message in messages]
+
+    await mp.append_many({f"number-{n}": (Odd if n % 2 else Even)(n) for n in range(50)})
+    assert (await mp.run_until_idle())["numbers"].handled == 50
+    assert sorted(found[Odd]) == list(range(1, 50, 2))
+    assert sorted(found[Even]) == list(range(0, 50, 2))
 
 
 async def test_a_batch_says_which_of_it_failed(mp: Milepost) -> None:

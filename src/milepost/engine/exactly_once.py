@@ -107,7 +107,8 @@ class ExactlyOnce:
         """
         try:
             return await self._run(owned, list(deliveries), slot)
-        except WrongVersion as error:
+        except (WrongVersion, psycopg.IntegrityError) as error:
+            # Found at the end of the transaction, which is rolled back for certain.
             owned.lane.abandon()
             if len(deliveries) == 1:
                 return {deliveries[0]: error}

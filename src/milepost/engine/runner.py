@@ -21,9 +21,8 @@ from milepost.engine.subscription import Subscription
 from milepost.engine.threads import Threads
 from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
-from milepost.errors import Unavailable
 from milepost.log.message import Message
-from milepost.progress.protocol import Held, RolledBack, Stale
+from milepost.progress.protocol import Held
 
 logger = logging.getLogger("milepost.engine")
 
@@ -78,6 +77,7 @@ class Runner:
         self.writing: Writing
         self.exactly_once: ExactlyOnce | None = None
         self._together = subscription.batch
+        self._several_handlers = subscription.batch is not None and len(subscription.handlers) > 1
         self._order: Order = declaration.ordered_by
         self._of = lanes
         self._concurrency = concurrency
@@ -196,12 +196,28 @@ class Runner:
             return self._take_suspect()
         if self._together is None and self.exactly_once is None:
             return self._take_turn()
-        while self.claimed or self.claim():
-            owned, deliveries = self._next_claimed()
-            deliveries = [delivery for delivery in deliveries if not self.refuse_without_key(owned, delivery)]
-            if deliveries:
-                return self._call(owned, deliveries)
+        return self._take_together()
+
+    def _take_together(self) -> Work | None:
+        """Messages of a lane for one call, all for the same handler."""
+        while (taken := self._next_of_lanes()) is not None:
+            owned, given = taken
+            if self.without_key:
+                given = [delivery for delivery in given if not self.refuse_without_key(owned, delivery)]
+            if self._several_handlers and given:
+                given = self._of_one_handler(owned, given)
+            if given:
+                return self._call(owned, given)
         return None
+
+    def _of_one_handler(self, owned: Owned, deliveries: list[AnyDelivery]) -> list[AnyDelivery]:
+        """Those for the handler of the first; the others are for another call."""
+        handler_of = self._calls.handler_of
+        handler = handler_of(deliveries[0].message.type)
+        mine = [each for each in deliveries if handler_of(each.message.type) is handler]
+        if len(mine) < len(deliveries):
+            owned.lane.give_back([each for each in deliveries if handler_of(each.message.type) is not handler])
+        return mine
 
     def _take_turn(self) -> Work | None:
         if not self.claimed and not self.claim():
@@ -246,20 +262,17 @@ class Runner:
     def _look_for_suspects(self) -> None:
         self.suspects = any(owned.lane.suspects for owned in self.lanes.values())
 
-    @property
-    def _most(self) -> int:
-        """How many messages a call takes."""
-        return self._together or (1 if self.exactly_once is None else MESSAGES)
-
-    def _next_claimed(self) -> tuple[Owned, list[AnyDelivery]]:
-        owned, delivery = self.claimed.popleft()
-        deliveries = [delivery]
-        while len(deliveries) < self._most and self.claimed and self.claimed[0][0] is owned:
-            deliveries.append(self.claimed.popleft()[1])
-        return owned, deliveries
-
     def claim(self) -> bool:
-        """Takes from lanes in turn what may go out now."""
+        """Takes from a lane what may go out now, for calls of one message."""
+        taken = self._next_of_lanes()
+        if taken is None:
+            return False
+        owned, given = taken
+        self.claimed.extend([(owned, delivery) for delivery in given])
+        return True
+
+    def _next_of_lanes(self) -> tuple[Owned, list[AnyDelivery]] | None:
+        """What may go out now of the next lane that has something."""
         self.settling.settle()
         for number, owned in list(self._active.items()):
             del self._active[number]
@@ -268,17 +281,18 @@ class Runner:
             given = owned.lane.next(self._now(), self._limit(owned)) if owned.hands_out and not busy else []
             if given:
                 self._active[number] = owned
-                self.claimed.extend((owned, delivery) for delivery in given)
-                return True
+                return owned, given
             if owned.lane.urgent(self._now()):
                 self.writing.look()
-        return False
+        return None
 
     def _limit(self, owned: Owned) -> int:
         """How many to take at once. What has to be stored as running first is only what can run now."""
         if owned.lane.tracks_starts:
             return max(1, self._concurrency - self._running)
-        return self._most if self._most > 1 else CLAIMED_AT_ONCE
+        if self._together is not None:
+            return self._together
+        return CLAIMED_AT_ONCE if self.exactly_once is None else MESSAGES
 
     def refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
         reason = self.without_key.pop(delivery.message.position, None) if self.without_key else None
@@ -317,8 +331,7 @@ class Runner:
             owned.running -= 1
             owned.ended()
         if error is None:
-            for delivery in call.deliveries:
-                self.settling.done(owned, delivery)
+            self.settling.all_done(owned, call.deliveries)
             if self.settling.telling is not None and self.settling.telling.tells_handled:
                 self.settling.telling.handled(call.deliveries, monotonic() - begun)
         else:
@@ -332,7 +345,8 @@ class Runner:
         except Again as again:
             logger.info("%s: a transaction runs again: %s", self.name, again)
             owned.lane.give_back(call.deliveries)
-        except (Stale, RolledBack, Unavailable) as error:
+        except Exception as error:
+            # Whatever it is, nobody knows whether it was committed: the lane is read again.
             self._lost(owned, error)
         else:
             for delivery, failure in failures.items():

@@ -53,6 +53,12 @@ class Settling:
             self.settles_soon(owned)
         owned.done.append(delivery)
 
+    def all_done(self, owned: Owned, deliveries: Sequence[AnyDelivery]) -> None:
+        """Messages of a call were handled."""
+        if not owned.done:
+            self.settles_soon(owned)
+        owned.done.extend(deliveries)
+
     def committed(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
         """Messages were handled, and are settled by their own transaction."""
         self.tally.handled += len(deliveries)

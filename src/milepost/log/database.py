@@ -19,6 +19,9 @@ CONNECT_TIMEOUT = 10
 IN_RECOVERY = (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction)
 """What a standby answers: it has no unlogged tables, and takes no writes."""
 
+OUT_OF_REACH = (psycopg.OperationalError, PoolTimeout, psycopg.errors.IdleInTransactionSessionTimeout)
+"""What says that a connection cannot be had, or has ended."""
+
 Connection = psycopg.AsyncConnection[TupleRow]
 
 
@@ -108,7 +111,7 @@ class driver:  # noqa: N801 - reads as a word at its uses
         self._cancelled = self._task.cancelling() if self._task else 0
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, psycopg.OperationalError | PoolTimeout):
+        if isinstance(error, OUT_OF_REACH):
             reason = str(error).strip().splitlines()
             raise Unavailable(f"PostgreSQL: {reason[0] if reason else type(error).__name__}") from error
         if isinstance(error, IN_RECOVERY):

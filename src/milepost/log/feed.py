@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -60,6 +60,24 @@ class Segment:
         return sum(message.size + MESSAGE_BYTES for message in self.messages) + MESSAGE_BYTES
 
 
+class Followed:
+    """Joins at the beginning of a block and leaves at its end.
+
+    It is no generator: at the end of a program the loop closes those that are left, all at the same time, the
+    outer one that waits for an inner one too.
+    """
+
+    def __init__(self, join: Callable[[], None], leave: Callable[[], Awaitable[None]]) -> None:
+        self._join = join
+        self._leave = leave
+
+    async def __aenter__(self) -> None:
+        self._join()
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self._leave()
+
+
 class Feed:
     """Follows the head while it has followers."""
 
@@ -104,14 +122,9 @@ class Feed:
         if self._task is None:
             await self._wakeups.stop()
 
-    @asynccontextmanager
-    async def followed(self) -> AsyncIterator[None]:
+    def followed(self) -> "Followed":
         """Keeps the feed running for a follower that asks for pages by itself."""
-        self._join()
-        try:
-            yield
-        finally:
-            await self._leave()
+        return Followed(self._join, self._leave)
 
     @property
     def news(self) -> asyncio.Event:
