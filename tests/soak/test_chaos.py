@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.faults.chaos import chaos
 from servers import Server, embedded_binaries
+
+pytest.register_assert_rewrite("engine.faults.chaos", "engine.faults.watch")
+
+from engine.faults.chaos import chaos  # noqa: E402
 
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
 

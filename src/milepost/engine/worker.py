@@ -38,6 +38,9 @@ logger = logging.getLogger("milepost.engine")
 BALANCE = 2.0
 """Seconds between two looks at how lanes are shared, at most a third of the lease."""
 
+SHORTEST = 0.05
+"""Seconds until lanes are shared again after that was not possible, at first."""
+
 Failed = Callable[[AnyDelivery, BaseException], bool]
 """Told of each failed attempt; whether the message is to be parked at once."""
 
@@ -223,14 +226,19 @@ class Worker:
 
     async def _share(self, pause: float) -> None:
         """Takes and gives lanes, so that all workers have about the same number."""
+        failed = 0
         while True:
             self._rebalance.clear()
             try:
                 await self._balance()
+                failed = 0
             except Unavailable as error:
                 logger.warning("lanes are not shared: %s", error)
+                failed += 1
+            # The next connection may work: lanes that were lost with one are wanted back soon.
+            wait = min(pause, SHORTEST * 2**failed) if failed else pause
             with suppress(TimeoutError):
-                async with asyncio.timeout(pause):
+                async with asyncio.timeout(wait):
                     await self._rebalance.wait()
 
     async def _balance(self) -> None:

@@ -147,12 +147,17 @@ class Verdict:
 
     async def check(self, mp: Milepost, workers: Crew) -> None:
         """Nothing was lost, nothing was parked that could be handled, each took effect once, in order."""
-        handled = workers.book.handled()
-        assert {stream: set(versions) for stream, versions in handled.items()} == {
-            stream: set(versions) for stream, versions in self.lines.items() if versions
-        }
-        assert all(is_in_order(versions, self.lines[stream]) for stream, versions in handled.items())
-        assert await effects.in_order(mp) == {stream: found for stream, found in self.effects.items() if found}
+        handled, took_effect = workers.book.handled(), await effects.in_order(mp)
+        assert [
+            (stream, wanted, handled.get(stream))
+            for stream, wanted in self.lines.items()
+            if not is_in_order(handled.get(stream, []), wanted)
+        ] == []
+        assert [
+            (stream, wanted, took_effect.get(stream))
+            for stream, wanted in self.effects.items()
+            if took_effect.get(stream, []) != wanted
+        ] == []
         assert await parked(mp) == self.parked
 
 

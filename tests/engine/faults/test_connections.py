@@ -49,7 +49,7 @@ async def test_cut_connections_lose_nothing_and_keep_the_order(
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:
                 await load.append(20)
-                if chance.random() < 0.3:
+                if chance.random() < 0.1:
                     proxy.cut(chance if chance.random() < 0.5 else None)
             await until(lambda: sum(len(set(versions)) for versions in seen.values()) == load.total)
         wanted = load.versions()

@@ -55,7 +55,6 @@ async def test_a_process_stopped_beyond_its_lease_does_no_harm(
         assert workers.alive == [stopped, other]
 
 
-@pytest.mark.xfail(strict=True, reason="a commit that the server has ended counts as a failed attempt")
 @pytest.mark.timeout(60)
 async def test_a_process_stopped_in_the_middle_of_a_commit_is_replaced(
     mp: Milepost, proxy: Proxy, database_url: str, schema: str, tmp_path: Path
