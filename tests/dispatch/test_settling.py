@@ -244,3 +244,15 @@ def test_what_comes_while_rows_are_being_written_may_be_held_by_them() -> None:
     owner.lane.exchanged(owner.answer(exchange))
     assert owner.states() == {3: "waiting"}
     assert owner.next() == [4]
+
+
+def test_a_transaction_must_not_commit_beside_another_exchange() -> None:
+    """It would be neither fenced nor in the cursor: what its handlers wrote would be written again."""
+    owner = Owner()
+    owner.fill(*many(1, 2, "ab"), up_to=2)
+    owner.next()
+    owner.lane.ack([owner.open[2]])
+    assert owner.lane.exchange(owner.now) is not None
+    with pytest.raises(ValueError, match="another exchange is under way"):
+        owner.lane.exchange(owner.now, commits=[owner.open[1]])
+    assert owner.lane.exchange(owner.now) is None

@@ -296,9 +296,11 @@ class Lane(Generic[M]):
         """What is to be written and asked now; None if nothing is, or while another exchange is under way.
 
         `commits` are deliveries that are done if this transaction commits: their handlers wrote in it. ValueError
-        if one of them is no longer in force: then the transaction must not commit.
+        if one of them is no longer in force, or another exchange is under way: then it must not commit.
         """
         if self._ledger.is_under_way:
+            if commits:
+                raise ValueError("another exchange is under way, so that this transaction would not be fenced")
             return None
         commits = tuple(dict.fromkeys(commits))
         self._check_commits(commits)

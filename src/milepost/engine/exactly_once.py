@@ -127,7 +127,7 @@ class ExactlyOnce:
         begun = time.monotonic()
         async with self._database.connection() as connection, _transaction(connection):
             appends = Appends(self._appender)
-            done, failures = await self._handle(connection, appends, deliveries, slot)
+            done, failures = await self._handle(owned, connection, appends, deliveries, slot)
             await appends.send(connection)
             if owned.lost:
                 raise Stale("the lane was lost while its messages were handled")
@@ -145,7 +145,7 @@ class ExactlyOnce:
         return failures
 
     async def _handle(
-        self, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
+        self, owned: Owned, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
     ) -> tuple[list[AnyDelivery], Failures]:
         parts = [deliveries] if self._batch else [[delivery] for delivery in deliveries]
         done: list[AnyDelivery] = []
@@ -168,7 +168,8 @@ class ExactlyOnce:
                 failures |= _blamed(part, error)
             else:
                 done += part
-            if len(appends) and time.monotonic() - begun > SECONDS:
+            # What is done is committed, and the rest runs in the next transaction, or elsewhere.
+            if owned.closing or (len(appends) and time.monotonic() - begun > SECONDS):
                 break
         return done, failures
 

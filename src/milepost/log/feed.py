@@ -27,6 +27,10 @@ POLL = 5.0
 """Seconds between two looks of a sleeping feed, in case a wake-up was lost after all. At most `COVER`."""
 POLL_WITHOUT_LISTENING = 0.05
 """Seconds between two looks where notifications do not arrive: the latency behind such a pooler."""
+FULL_PAGES = 3
+"""After so many full pages in a row the feed looks how much more there is."""
+FAR = 10_000
+"""How many positions it may be behind before it leaves them to those who follow."""
 STALLED_PAUSE = (0.0005, 0.1)
 """Shortest and longest pause while somebody is appending and nothing is final yet, in seconds."""
 OUTAGE_PAUSE = (0.1, 5.0)
@@ -104,6 +108,7 @@ class Feed:
         self._generation = -1
         self._rewinds: list[int] = []
         self._held = False
+        self._full_pages = 0
         self._closed = False
         self.poll: float | None = POLL
 
@@ -235,6 +240,11 @@ class Feed:
         horizon = self._horizon
         if self._generation != horizon.generation:
             await self._start_over()
+        if self._full_pages >= FULL_PAGES:
+            self._full_pages = 0
+            await horizon.sample()
+            if horizon.position - self._consumed > FAR and self._generation == horizon.generation:
+                await self._jump()
         waits_for_a_gap = self._held and horizon.position <= self._consumed
         if not waits_for_a_gap and await self._publish_next():
             return STALLED_PAUSE[0]
@@ -275,6 +285,17 @@ class Feed:
         self._generation = generation
         self._announce()
 
+    async def _jump(self) -> None:
+        """Leaves out what came at once and is much: whoever wants it reads it for itself, and only its own part."""
+        position, generation = self._horizon.position, self._horizon.generation
+        recent = await self._newest_before(position)
+        if generation != self._horizon.generation:
+            return
+        self._recent = deque(recent)
+        self._kept = sum(segment.weight for segment in recent)
+        self._consumed = position
+        self._announce()
+
     async def _newest_before(self, position: int) -> list[Segment]:
         """The last message that followers reach through history: it may have to be looked for after a crash."""
         query, life = Query(backwards=True), self._horizon.life
@@ -308,6 +329,7 @@ class Feed:
         if segment.high == low or not (page or await self._same_life()):
             return False
         horizon.passed(segment.high, generation)
+        self._full_pages = self._full_pages + 1 if is_cut(page, PAGE_MESSAGES) else 0
         self._consumed = segment.high
         self._keep(segment)
         self._announce()

@@ -84,6 +84,11 @@ def overlaps(lines: Iterable[Line]) -> list[tuple[Line, Line]]:
     return found
 
 
+def first_occurrences(versions: Sequence[int]) -> list[int]:
+    """Each version where it came first; after a crash some come again."""
+    return list(dict.fromkeys(versions))
+
+
 def is_in_order(versions: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether each came first after all before it had come; after a crash some come again."""
-    return list(dict.fromkeys(versions)) == list(wanted)
+    """Whether each came first after all before it had come."""
+    return first_occurrences(versions) == list(wanted)

@@ -16,7 +16,7 @@ from engine.faults.watch import watching
 from milepost import Message, Milepost, NewMessage, Transaction
 from support import MakeMilepost, qualified
 
-SECONDS = 4.0
+SECONDS = 3.0
 LOST = 20
 """How many commits have to lose something before the test proves anything."""
 

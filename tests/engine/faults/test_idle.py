@@ -10,7 +10,7 @@ from milepost import Message, Milepost, NewMessage, Park
 from servers import Server, embedded_binaries
 from support import qualified
 
-SECONDS = 4.0
+SECONDS = 3.0
 MOST = 10.0
 """Statements a second."""
 

@@ -1,10 +1,15 @@
 """Workers come, go and die; the others share their lanes."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from engine.faults import effects
+from engine.faults.chance import seeded
 from engine.faults.crew import crew, until_owners
+from engine.faults.load import Load
+from engine.faults.watch import watching
 from milepost import Milepost
 from support import qualified
 
@@ -49,3 +54,25 @@ async def test_an_expired_owner_is_replaced_within_its_lease(
         await until_owners(mp, lambda owners: owners == {other.pid: LANES})
         taken = await mp.log.database.execute(qualified("select max(since) from {}.lanes", mp), {})
         assert (taken[0][0] - rows[0][0]).total_seconds() <= LEASE * 4 / 3 + SLACK
+
+
+@pytest.mark.timeout(60)
+async def test_a_lane_given_away_in_the_middle_of_a_transaction_takes_effect_once(
+    mp: Milepost, database_url: str, schema: str, tmp_path: Path
+) -> None:
+    """The transaction of many messages takes longer than a hand-over waits for one."""
+    await effects.create(mp)
+    options = {"lanes": 2, "lease": LEASE, "timeout": 0.3}
+    with seeded() as chance, crew(database_url, schema, tmp_path, effects=options) as workers:
+        load = Load(mp, chance, streams=100)
+        for _ in range(120):
+            await load.append(1, {"how": "raise", "attempts": 1})
+            await load.append(3, {"takes": 0.02})
+        workers.start()
+        await until_owners(mp, lambda owners: owners == {workers.workers[0].pid: 2})
+        workers.start()
+        async with watching(database_url, schema), asyncio.timeout(40):
+            await until_owners(mp, lambda owners: set(owners.values()) == {1})
+            while await effects.count(mp) < load.total:
+                await asyncio.sleep(0.05)
+        assert await effects.read(mp) == load.once()
