@@ -43,7 +43,7 @@ MUTATIONS = (
     Mutation(
         "what was done before the owner came is taken again",
         "lane.py",
-        "if position <= reach or window.is_done(position):",
+        "if position <= reach or (some_done and window.is_done(position)):",
         "if position <= reach:",
     ),
     Mutation(
@@ -55,14 +55,26 @@ MUTATIONS = (
     Mutation(
         "a key is forgotten: what follows does not wait",
         "board.py",
-        "elif self.keys.append(entry, key):",
-        "elif self.keys.append(entry, key) or True:",
+        "if key is not None and not self.keys.append(entry, key):",
+        "if key is not None and not self.keys.append(entry, key) and False:",
     ),
     Mutation(
         "a new message does not wait for what is stored of its key",
         "board.py",
-        "            if self.has_rows:\n",
-        "            if False:\n",
+        "if key is not None and self.has_rows:",
+        "if False:",
+    ),
+    Mutation(
+        "what came back, and is in the queue twice, goes out twice",
+        "queue.py",
+        "                entry.place = OPEN\n",
+        "",
+    ),
+    Mutation(
+        "a claim that a transaction settles ends before it",
+        "claims.py",
+        "is_usual = is_usual and not self._committing",
+        "is_usual = is_usual or bool(self._committing)",
     ),
     Mutation(
         "a key is free too early: a failed message does not hold it",

@@ -90,13 +90,13 @@ class Board(Generic[M]):
         if self.guards_left or self.settings.track_all:
             entry.guard = True
             self.guards_left = max(0, self.guards_left - 1)
-        if key is None:
-            self.make_ready(entry)
-        elif self.keys.append(entry, key):
-            if self.has_rows:
-                self.keys.unknown[key] = None
-            else:
-                self.make_ready(entry)
+        if key is not None and not self.keys.append(entry, key):
+            return
+        if key is not None and self.has_rows:
+            self.keys.unknown[key] = None
+        else:
+            entry.place = READY
+            self.ready.push(entry)
 
     def make_ready(self, entry: Entry[M]) -> None:
         entry.place = READY
@@ -117,6 +117,25 @@ class Board(Generic[M]):
         else:
             self.finished[entry.position] = entry
         self._free(entry)
+
+    def finish_all(self, entries: Iterable[Entry[M]]) -> None:
+        """They are done. What every healthy message goes through, so nothing is called that need not be."""
+        of_window, keys = self.window.entries, self.keys
+        heads, unknown, stored = keys.heads, keys.unknown, keys.stored
+        for entry in entries:
+            if entry.row is not None or entry.suspect:
+                self.finish(entry)
+                continue
+            entry.place = GONE
+            del of_window[entry.position]
+            self.bytes -= entry.size
+            key = entry.key
+            if key is None:
+                continue
+            if entry.next is None and key not in unknown and key not in stored:
+                del heads[key]
+            else:
+                self._free(entry)
 
     def set_aside(self, entry: Entry[M], fate: Row) -> None:
         """It gets a row, or another one, with the next write."""

@@ -57,6 +57,39 @@ class Claims(Generic[M]):
         if timeout is not None:
             self.expire_at(delivery, now + timeout)
 
+    def hand_out(self, entries: Iterable[Entry[M]], now: float) -> list[Delivery[M]]:
+        """Deliveries of OPEN entries for the lane's own process; a guarded one is promised."""
+        given: list[Delivery[M]] = []
+        times_out = self._board.settings.timeout is not None
+        for entry in entries:
+            if entry.guard:
+                self.promise(entry, None)
+                continue
+            delivery = Delivery(entry.message, 1 if entry.row is None else entry.attempts + 1, entry)
+            entry.delivery = delivery
+            if times_out:
+                self.open(delivery, now)
+            given.append(delivery)
+        self.in_flight += len(given)
+        return given
+
+    def end_all(self, deliveries: Iterable[Delivery[M]], refused: list[Delivery[M]]) -> list[Entry[M]]:
+        """Ends claims and gives their entries; those that were no longer in force are refused."""
+        entries: list[Entry[M]] = []
+        is_usual = self._routes is None and self.alone is None and self._breaker.probe is None
+        is_usual = is_usual and not self._committing
+        for delivery in deliveries:
+            entry = delivery.entry
+            if is_usual and entry.delivery is delivery and entry.place == OPEN:
+                entry.delivery = None
+                self.in_flight -= 1
+                entries.append(entry)
+            elif self.end(delivery):
+                entries.append(entry)
+            else:
+                refused.append(delivery)
+        return entries
+
     def may_start(self, entry: Entry[M]) -> None:
         """Its row says that it runs."""
         delivery = self._board.guards.pop(entry.position, None)

@@ -86,12 +86,12 @@ class Lane(Generic[M]):
         check_page(messages, keys, up_to, ordered=self._board.settings.ordered)
         board = self._board
         window = board.window
-        reach = window.reach
+        reach, some_done = window.reach, window.some_done
         room = self.room()
         room_bytes = board.settings.window_bytes + board.lent_bytes
         for message, key in zip(messages, repeat(None) if keys is None else keys, strict=False):
             position = message.position
-            if position <= reach or window.is_done(position):
+            if position <= reach or (some_done and window.is_done(position)):
                 continue
             if room <= 0 or board.bytes >= room_bytes:
                 window.reached(position - 1)
@@ -112,6 +112,8 @@ class Lane(Generic[M]):
         """
         given = self._claims.start(now, limit)
         limit = self._permitted(now, limit - len(given))
+        if self._router is None and not (self._breaker.stalled or self._board.suspects):
+            return given + self._claims.hand_out(self._board.ready.take(limit), now)
         while limit > 0 and (taken := self._take(now)) is not None:
             limit -= 1
             delivery = self._claims.promise(*taken)
@@ -142,10 +144,11 @@ class Lane(Generic[M]):
     def ack(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:
         """They are done."""
         refused: list[Delivery[M]] = []
-        for entry in self._ended(deliveries, refused):
-            self._ledger.settled += 1
-            self._ledger.count_success()
-            self._board.finish(entry)
+        entries = self._claims.end_all(deliveries, refused)
+        if entries:
+            self._ledger.settled += len(entries)
+            self._ledger.count_successes(len(entries))
+            self._board.finish_all(entries)
         return refused
 
     skip = ack

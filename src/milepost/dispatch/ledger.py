@@ -74,9 +74,9 @@ class Ledger(Generic[M]):
 
     # What has been tried
 
-    def count_success(self) -> None:
-        """An attempt succeeded."""
-        self._succeeded += 1
+    def count_successes(self, count: int) -> None:
+        """Attempts succeeded."""
+        self._succeeded += count
         if self._failed:
             self._failed = 0
             if self._under_way is not None:

@@ -4,7 +4,7 @@ from collections import deque
 from heapq import heappop, heappush
 from typing import Generic
 
-from milepost.dispatch.delivery import READY, Entry, M
+from milepost.dispatch.delivery import OPEN, READY, Entry, M
 
 
 class Queue(Generic[M]):
@@ -47,6 +47,20 @@ class Queue(Generic[M]):
             else:
                 heappop(self._late)
         return entry
+
+    def take(self, limit: int) -> list[Entry[M]]:
+        """Takes the next ones out, at most so many, to be handed out: they are OPEN.
+
+        One that left READY and came back may be in here twice.
+        """
+        found: list[Entry[M]] = []
+        in_order, late = self._in_order, self._late
+        while len(found) < limit and (late or in_order):
+            entry = self.pop() if late else in_order.popleft()
+            if entry is not None and entry.place == READY:
+                entry.place = OPEN
+                found.append(entry)
+        return found
 
     def clear(self) -> list[Entry[M]]:
         """Takes all out, in order."""

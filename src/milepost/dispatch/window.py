@@ -27,6 +27,11 @@ class Window(Generic[M]):
         self.entries: dict[int, Entry[M]] = {}
         self.reached(cursor.position)
 
+    @property
+    def some_done(self) -> bool:
+        """Whether something beyond was passed before this owner came."""
+        return bool(self._done)
+
     def is_done(self, position: int) -> bool:
         """Whether it was passed before this owner came."""
         return position in self._done

@@ -286,7 +286,7 @@ class Feed:
         self._announce()
 
     async def _jump(self) -> None:
-        """Leaves out what came at once and is much: whoever wants it reads it for itself, and only its own part."""
+        """Leaves out what is much and came at once: whoever wants it reads it by itself, and its own part."""
         position, generation = self._horizon.position, self._horizon.generation
         recent = await self._newest_before(position)
         if generation != self._horizon.generation:
