@@ -83,7 +83,7 @@ GONE: Final = 5
 """settled, or in the store alone"""
 
 
-class Entry(msgspec.Struct, Generic[M], eq=False):
+class Entry(msgspec.Struct, Generic[M], eq=False, gc=False):
     """A message in the window."""
 
     position: int
@@ -126,7 +126,7 @@ class Entry(msgspec.Struct, Generic[M], eq=False):
         return self.position < other.position
 
 
-class Delivery(msgspec.Struct, Generic[M], eq=False):
+class Delivery(msgspec.Struct, Generic[M], eq=False, gc=False):
     """A message handed out, and the claim to settle it."""
 
     message: M

@@ -66,7 +66,7 @@ class Appended:
     duplicate: bool
 
 
-class Message(msgspec.Struct, Generic[T], eq=False, weakref=True):
+class Message(msgspec.Struct, Generic[T], eq=False, gc=False):
     """A message as it was read. Do not change what it returns: others in the process read the same object."""
 
     position: int
