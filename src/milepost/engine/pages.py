@@ -4,7 +4,12 @@ from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
 
 from milepost.log.feed import Feed, Segment
-from milepost.log.reader import Lanes, Query
+from milepost.log.reader import PAGE_MESSAGES, Lanes, Query
+
+OF_A_LANE = 250
+"""How many messages of a page a lane gets, about."""
+LARGEST = 4000
+"""The most messages of a page."""
 
 
 class Pages:
@@ -51,11 +56,17 @@ class Pages:
 
     def _query_for(self, lanes: Collection[int]) -> Query:
         if not self._by_stream or len(lanes) == self._lanes:
-            return self._query
-        return replace(self._query, lanes=Lanes(self._lanes, tuple(sorted(lanes))))
+            return replace(self._query, page=_page_for(self._lanes))
+        of_lanes = Lanes(self._lanes, tuple(sorted(lanes)))
+        return replace(self._query, lanes=of_lanes, page=_page_for(len(lanes)))
 
     async def close(self) -> None:
         """Ends a reading that is under way."""
         history, self._history, self._at = self._history, None, -1
         if history is not None:
             await history.aclose()
+
+
+def _page_for(lanes: int) -> int:
+    """How many messages are read at once: more for more lanes, whose windows they go to."""
+    return min(max(PAGE_MESSAGES, OF_A_LANE * lanes), LARGEST)

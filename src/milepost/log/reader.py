@@ -61,6 +61,8 @@ class Query:
     backwards: bool = False
     lanes: Lanes | None = None
     """Only messages of these; for pages, `accepts` does not look at it."""
+    page: int = PAGE_MESSAGES
+    """The most messages of a page."""
 
     def accepts(self, message: Message[Any]) -> bool:
         """Whether a message that was read without conditions is wanted."""
@@ -78,7 +80,7 @@ class Query:
 
     def page_size(self, limit: int | None) -> int:
         """How many messages to ask for when `limit` are still wanted."""
-        return PAGE_MESSAGES if limit is None or self.filter is not None else min(PAGE_MESSAGES, limit)
+        return self.page if limit is None or self.filter is not None else min(self.page, limit)
 
     @property
     def whole(self) -> bool:
