@@ -321,10 +321,12 @@ class Lane(Generic[M]):
         self._claims.release()
         for entry in self._claims.skipped():
             self._board.finish(entry)
-        for delivery in exchange.commits:
-            if self._claims.end(delivery):
-                self._board.finish(delivery.entry)
-                self._board.forget(delivery.entry)
+        committed = self._claims.end_all(exchange.commits, [])
+        self._board.finish_all(committed)
+        for entry in committed:
+            if entry.row is not None:
+                # It was removed by the same transaction.
+                self._board.forget(entry)
 
     def abandon(self) -> None:
         """The transaction was rolled back, for certain: all is as if it had not been tried."""

@@ -139,8 +139,9 @@ class ExactlyOnce:
             answer = await self._rows.answer(exchanged.answer)
             if not owned.lost:
                 owned.lane.exchanged(answer)
-        rest = [delivery for delivery in deliveries if delivery not in failures and delivery not in done]
-        owned.lane.give_back(rest)
+        ended = {*done, *failures}
+        if len(ended) < len(deliveries):
+            owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
         self._committed(done, time.monotonic() - begun)
         return failures
 
