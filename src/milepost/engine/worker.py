@@ -38,6 +38,8 @@ logger = logging.getLogger("milepost.engine")
 BALANCE = 2.0
 """Seconds between two looks at how lanes are shared, at most a third of the lease."""
 
+RELEASING = 2
+"""How many lanes are released at once: each release is short, and a new connection is not."""
 SHORTEST = 0.05
 """Seconds until lanes are shared again after that was not possible, at first."""
 
@@ -87,6 +89,8 @@ class Worker:
         self._runners: dict[int, Runner] = {}
         self._epochs: set[int] = set()
         self._giving: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._releasing = asyncio.Semaphore(RELEASING)
         self.changed = asyncio.Event()
         """Set when something may have ended."""
 
@@ -275,8 +279,10 @@ class Worker:
         runner = self._runners[subscription_id]
         exchange = await runner.close(owned, grace)
         try:
-            await self._progress.release(owned.held, exchange)
-            await self._heart.release(subscription_id, [owned.number])
+            async with self._releasing:
+                await self._progress.release(owned.held, exchange)
+            if not self._stopping:
+                await self._heart.release(subscription_id, [owned.number])
         except (Stale, Unavailable) as error:
             logger.warning("%s: lane %d was not released: %s", runner.name, owned.number, error)
             if runner.settling.telling is not None:
@@ -302,6 +308,8 @@ class Worker:
         self._rebalance.set()
 
     async def _stop(self, grace: float) -> None:
+        # Who leaves gives up all its leases at once.
+        self._stopping = True
         lanes = [
             (subscription_id, owned)
             for subscription_id, runner in self._runners.items()

@@ -21,6 +21,7 @@ from (
         limit %(limit)s
     ) m
 ) m
-join :"schema".streams s on s.stream_id = m.stream_id
+-- By its index, one by one: a join would read all streams as soon as a page is large enough.
+cross join lateral (select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1) s
 where m.bytes - m.size < %(bytes)s
 order by m."position" {{direction}}

@@ -38,5 +38,6 @@ from (
     order by m."position"
     limit %(limit)s
 ) m
-join :"schema".streams s on s.stream_id = m.stream_id
+-- By its index, one by one: a join would read all streams as soon as a page is large enough.
+cross join lateral (select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1) s
 order by m."position"
