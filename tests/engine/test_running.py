@@ -265,6 +265,54 @@ async def test_a_batch_is_of_one_handler(mp: Milepost) -> None:
     assert sorted(found[Even]) == list(range(0, 50, 2))
 
 
+async def test_a_batch_that_names_positions_of_no_message_of_its_has_failed(mp: Milepost) -> None:
+    """A number in the list instead of a position, for instance: nothing of it may count as done."""
+
+    @mp.subscription("batches", category="order", batch=10)
+    async def handle(messages: list[Message[Any]]) -> None:
+        raise Failed({10**6: ValueError("which?")})
+
+    await fill(mp, 3)
+    report = await mp.run_until_idle(errors="park")
+    assert (report["batches"].handled, report["batches"].parked) == (0, 3)
+
+
+async def test_what_a_handler_waits_for_and_is_cancelled_is_its_failure(mp: Milepost) -> None:
+    """More often than there are slots: none of them may be lost by it."""
+
+    @mp.subscription("cancelled", category="order", ordered_by=None)
+    async def handle(message: Message[Any]) -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    await fill(mp, 40)
+    report = await mp.run_until_idle(errors="park")
+    assert report["cancelled"].parked == 40
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, SystemExit])
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_whatever_a_plain_handler_raises_is_its_failure(
+    mp: Milepost, error: type[BaseException], batch: int | None
+) -> None:
+    if batch is None:
+
+        @mp.subscription("plain", category="order", ordered_by=None)
+        def one(message: Message[Any]) -> None:
+            raise error
+
+    else:
+
+        @mp.subscription("plain", category="order", ordered_by=None, batch=batch)
+        def several(messages: list[Message[Any]]) -> None:
+            raise error
+
+    await fill(mp, 30)
+    report = await mp.run_until_idle(errors="park")
+    assert report["plain"].parked == 30
+
+
 async def test_a_batch_says_which_of_it_failed(mp: Milepost) -> None:
     @mp.subscription("batches", category="order", batch=10)
     async def handle(messages: list[Message[Any]]) -> None:

@@ -25,6 +25,13 @@ class TimedOut(Exception):
         super().__init__(f"timed out after {seconds:g} s")
 
 
+class HandlerCancelled(Exception):
+    """Something that a handler waited for was cancelled, and not by Milepost."""
+
+    def __init__(self) -> None:
+        super().__init__("something that the handler waited for was cancelled")
+
+
 class Abandoned(asyncio.CancelledError):
     """The process ends while a call runs whose time was up."""
 
@@ -75,9 +82,11 @@ class Calls:
             else:
                 await self._in_thread(handler, arguments, slot)
         except asyncio.CancelledError:
-            if not slot.expired():
+            if slot.expired():
+                raise TimedOut(self._timeout) from None
+            if slot.is_ending():
                 raise
-            raise TimedOut(self._timeout) from None
+            raise HandlerCancelled from None
         finally:
             slot.end()
 

@@ -1,7 +1,7 @@
 """Handlers that write in the transaction of their progress: what they wrote and that they did commits together."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
 from milepost.engine.slots import Slot
 from milepost.engine.transaction import CannotAppend, Transaction
-from milepost.errors import WrongVersion
+from milepost.errors import MilepostError, Unavailable
 from milepost.log.appender import Appender
 from milepost.log.connections import executor_of
 from milepost.log.database import Connection, Database, driver
@@ -49,13 +49,14 @@ class Appends:
 
     def __init__(self, appender: Appender | None) -> None:
         self._appender = appender
-        self._kept: list[tuple[str, Sequence[Any], int]] = []
+        self._kept: list[Mapping[str, Any]] = []
 
     async def __call__(self, stream: str, messages: Any, *, expected: int) -> None:
         if self._appender is None:
             raise CannotAppend
         several = messages if isinstance(messages, list | tuple) else [messages]
-        self._kept.append((stream, several, expected))
+        # Encoded now, so that what cannot be appended is the handler's own error.
+        self._kept.append(self._appender.prepared(stream, several, expected=expected, wake=True))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -68,8 +69,8 @@ class Appends:
         """Appends all of it."""
         if self._appender is None:
             return
-        for stream, messages, expected in self._kept:
-            await self._appender.append(executor_of(connection), stream, messages, expected=expected, wake=True)
+        for prepared in self._kept:
+            await self._appender.send(executor_of(connection), prepared)
 
 
 class ExactlyOnce:
@@ -107,8 +108,10 @@ class ExactlyOnce:
         """
         try:
             return await self._run(owned, list(deliveries), slot)
-        except (WrongVersion, psycopg.IntegrityError) as error:
-            # Found at the end of the transaction, which is rolled back for certain.
+        except Unavailable:
+            raise
+        except (MilepostError, psycopg.DatabaseError) as error:
+            # The server or the log refused it at its end, so that it is rolled back for certain.
             owned.lane.abandon()
             if len(deliveries) == 1:
                 return {deliveries[0]: error}

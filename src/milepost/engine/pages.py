@@ -29,10 +29,10 @@ class Pages:
         self._at = -1
         self._for: frozenset[int] = frozenset()
 
-    async def after(self, position: int, lanes: Collection[int]) -> Segment:
+    async def after(self, position: int, lanes: Collection[int]) -> Segment | None:
         """What is known after a position: up to where, and which messages of the query. Empty at the head.
 
-        Messages of other lanes than the given ones may be missing.
+        Messages of other lanes than the given ones may be missing. None: ask again.
         """
         await self._feed.in_step()
         near = self._feed.since(position)
@@ -42,15 +42,16 @@ class Pages:
         accepts = self._query.accepts
         return Segment(position, near.high, [message for message in near.messages if accepts(message)])
 
-    async def _from_history(self, position: int, lanes: frozenset[int]) -> Segment:
+    async def _from_history(self, position: int, lanes: frozenset[int]) -> Segment | None:
         if self._history is None or self._at != position or not lanes <= self._for:
             await self.close()
             self._for = lanes
             self._history = self._feed.history(self._query_for(lanes), position)
         part = await anext(self._history, None)
         if part is None:
+            # It ended where the log did then, or could not be read.
             await self.close()
-            return Segment(position, position, [])
+            return None
         self._at = part.high
         return Segment(position, part.high, part.messages)
 

@@ -14,6 +14,7 @@ from milepost.engine.report import Tally
 from milepost.engine.services import Services
 from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.engine.worker import Failed, Worker
+from milepost.errors import MilepostError
 from milepost.log.appender import Appender
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
@@ -60,6 +61,8 @@ class Program:
         """
         self._subscriptions.check()
         chosen = [self._subscriptions[name] for name in only] if only else list(self._subscriptions)
+        if not chosen:
+            raise MilepostError("there are no subscriptions: declare one with @mp.subscription(…)")
         worker = Worker(
             self._log,
             self._reader,

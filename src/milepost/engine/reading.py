@@ -70,6 +70,8 @@ class Reading:
             together = [owned for owned in self._hungry() if after <= owned.lane.reach <= after + NEAR]
             segment = await self._pages.after(after, [owned.number for owned in together])
             self._let_go()
+            if segment is None:
+                return True
             self._spread(segment, together)
             if segment.high > after:
                 return True

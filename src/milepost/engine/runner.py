@@ -5,7 +5,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Any
 
@@ -92,6 +91,7 @@ class Runner:
         """Why these positions have no key."""
         self.settling = Settling(subscription.name, now=now, settled=self._settled, gives_up=failed)
         self._turn = Turn(self, self.settling, calls, threads)
+        self._stalled: str | None = None
         self._active: dict[int, Owned] = {}
         self._running = 0
 
@@ -116,13 +116,11 @@ class Runner:
         if self.settling.telling is not None:
             self.settling.telling.lost(owned.number, error)
 
-    async def close(self, owned: Owned, grace: float) -> Exchange[Message[Any]] | None:
-        """Ends a lane in good order: nothing more goes out, what runs may end. Returns what is left to write."""
+    async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        """Ends a lane in good order: nothing more goes out, what runs ends. Returns what is left to write."""
         owned.closing = True
         self._give_back_claimed(owned)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(grace):
-                await owned.at_rest()
+        await owned.at_rest()
         owned.lane.close()
         return owned.lane.exchange(self._now())
 
@@ -183,8 +181,22 @@ class Runner:
         self._look_for_suspects()
         self.reading.room()
         self._changed()
+        self._follow_breaker()
+
+    def look_again(self) -> None:
+        """The time has come for something: a row is due, or the breaker lets one be tried."""
+        if self._breaker.stalled:
+            self._active = dict(self.lanes)
+            self._changed()
+
+    def _follow_breaker(self) -> None:
+        """When it lets all go on, lanes that had to wait for it do."""
+        stalled, self._stalled = self._stalled, self._breaker.stalled
+        if stalled and not self._stalled:
+            self._active = dict(self.lanes)
+            self._changed()
         if self.settling.telling is not None:
-            self.settling.telling.breaker(self._breaker.stalled)
+            self.settling.telling.breaker(self._stalled)
 
     # To the handlers
 
@@ -232,7 +244,8 @@ class Runner:
     def _call(self, owned: Owned, deliveries: list[AnyDelivery]) -> Call:
         self._running += 1
         owned.running += 1
-        owned.exchanging = self.exactly_once is not None
+        if self.exactly_once is not None:
+            owned.exchanging = True
         return Call(self, owned, deliveries)
 
     def _take_suspect(self) -> Call | None:
@@ -365,8 +378,7 @@ class Runner:
         self._active[owned.number] = owned
         self.reading.room()
         self._changed()
-        if self.settling.telling is not None:
-            self.settling.telling.breaker(self._breaker.stalled)
+        self._follow_breaker()
         much = self.writing.hurries or lane.settled >= self.writing.messages
         if at_once or much or (lane.has_rows and lane.urgent(self._now())):
             self.writing.look()

@@ -88,7 +88,7 @@ class Settling:
         self, owned: Owned, deliveries: list[AnyDelivery], error: BaseException, seconds: float = 0.0
     ) -> None:
         """Messages could not be handled, or were not wanted; the call took so long."""
-        if isinstance(error, Failed):
+        if isinstance(error, Failed) and _names_some(error, deliveries):
             for delivery in deliveries:
                 self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds)
         elif isinstance(error, Undecodable) and len(deliveries) > 1:
@@ -130,3 +130,8 @@ class Settling:
             owned.lane.park([delivery], self._now(), reason=reason, error=trace)
         else:
             owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))
+
+
+def _names_some(error: Failed, deliveries: Sequence[AnyDelivery]) -> bool:
+    """Whether what it names is of this batch, or it names nothing; else who raised it meant something else."""
+    return not error.errors or any(each.message.position in error.errors for each in deliveries)

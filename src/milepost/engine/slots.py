@@ -29,6 +29,10 @@ class Slot:
         """A call begins."""
         self.deadline = monotonic() + timeout
 
+    def is_ending(self) -> bool:
+        """Whether somebody ends this slot; else a cancellation that arrives is the handler's own affair."""
+        return self.task is not None and self.task.cancelling() > 0
+
     def is_overdue(self, now: float, grace: float) -> bool:
         """Whether nobody could tell it that its time is up, or telling it was of no use."""
         deadline, late_since = self.deadline, self.late_since

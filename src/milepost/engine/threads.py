@@ -39,17 +39,17 @@ class Threads:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             function, future = job
-            error: BaseException | None = None
+            error: Exception | None = None
             try:
                 function()
             except BaseException as raised:
-                error = raised
+                error = _ordinary(raised)
             loop = future.get_loop()
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._end, future, error)
             del job, function, future, error
 
-    def _end(self, future: "asyncio.Future[None]", error: BaseException | None) -> None:
+    def _end(self, future: "asyncio.Future[None]", error: Exception | None) -> None:
         self._busy -= 1
         if future.done():
             return
@@ -57,3 +57,12 @@ class Threads:
             future.set_result(None)
         else:
             future.set_exception(error)
+
+
+def _ordinary(error: BaseException) -> Exception:
+    """The error, or, for one that would end more than its call or fits no future, one that tells it."""
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    told = RuntimeError(f"{type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told

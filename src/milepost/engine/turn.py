@@ -5,7 +5,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from milepost.engine.calls import AnyDelivery, Calls, TimedOut
+from milepost.engine.calls import AnyDelivery, Calls, HandlerCancelled, TimedOut
 from milepost.engine.chunk import Chunk, Item
 from milepost.engine.handler import Handler
 from milepost.engine.owned import Owned
@@ -64,11 +64,14 @@ class Turn:
                 try:
                     await handler.call(*calls.arguments(handler, delivery))
                 except asyncio.CancelledError:
-                    if not slot.expired():
+                    if slot.expired():
+                        settling.failed(owned, [delivery], TimedOut(timeout), monotonic() - now)
+                    elif slot.is_ending():
                         owned.lane.give_back([delivery])
                         owned.ended()
                         raise
-                    settling.failed(owned, [delivery], TimedOut(timeout), monotonic() - now)
+                    else:
+                        settling.failed(owned, [delivery], HandlerCancelled(), monotonic() - now)
                 except Exception as error:
                     settling.failed(owned, [delivery], error, monotonic() - now)
                 else:
@@ -138,17 +141,19 @@ class Turn:
                 self._settling.done(item.owned, item.delivery)
                 if telling is not None and telling.tells_handled:
                     telling.handled((item.delivery,), item.seconds)
-            elif isinstance(item.error, Exception):
-                self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
             else:
-                raise item.error
+                self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
 
     def _go_on_without(self, chunk: Chunk) -> None:
         """One of them takes its time: the others need not wait for it."""
         self._settle(chunk, None)
         for item in chunk.taken_back():
             item.owned.running -= 1
-            self._runner.claimed.appendleft((item.owned, item.delivery))
+            if item.owned.hands_out:
+                self._runner.claimed.appendleft((item.owned, item.delivery))
+            else:
+                item.owned.lane.give_back([item.delivery])
+                item.owned.ended()
         self._runner.more()
         self._size = 1
 

@@ -31,13 +31,15 @@ from milepost.errors import Unavailable
 from milepost.log.appender import Appender
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
-from milepost.progress.protocol import Definition, Opened, Progress, Stale
+from milepost.progress.protocol import Definition, Opened, Progress, RolledBack, Stale
 
 logger = logging.getLogger("milepost.engine")
 
 BALANCE = 2.0
 """Seconds between two looks at how lanes are shared, at most a third of the lease."""
 
+LAST = 5.0
+"""Seconds for the end of what was cancelled, and for the last writes."""
 RELEASING = 2
 """How many lanes are released at once: each release is short, and a new connection is not."""
 SHORTEST = 0.05
@@ -115,13 +117,16 @@ class Worker:
         )
         try:
             async with self._heart, self._log.feed.followed(), asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work) for work in self._works(min(BALANCE, lease / 3))]
+                handling = group.create_task(self._slots.run())
+                sharing = group.create_task(self._share(min(BALANCE, lease / 3)))
+                tasks = [handling, *(group.create_task(work) for work in self._works())]
                 for telling in self._tellings():
                     telling.started(self.id)
                 try:
                     yield
                 finally:
-                    await self._stop(self._grace)
+                    await self._end_sharing(sharing)
+                    await self._stop(handling)
                     for telling in self._tellings():
                         telling.stopped(self.id)
                     for task in tasks:
@@ -198,6 +203,7 @@ class Worker:
             seconds=declaration.checkpoint.seconds,
             messages=declaration.checkpoint.messages,
             changed=runner.exchanged,
+            woke=runner.look_again,
             lost=lambda owned, error: self._lose(opened.id, owned, error),
         )
         return runner
@@ -216,8 +222,8 @@ class Worker:
             committed=runner.settling.committed,
         )
 
-    def _works(self, pause: float) -> list[Coroutine[None, None, None]]:
-        works: list[Coroutine[None, None, None]] = [self._slots.run(), self._share(pause), *self._services.works()]
+    def _works(self) -> list[Coroutine[None, None, None]]:
+        works: list[Coroutine[None, None, None]] = [*self._services.works()]
         for runner in self._runners.values():
             works += [runner.reading.run(), runner.writing.run()]
         return works
@@ -231,7 +237,7 @@ class Worker:
     async def _share(self, pause: float) -> None:
         """Takes and gives lanes, so that all workers have about the same number."""
         failed = 0
-        while True:
+        while not self._stopping:
             self._rebalance.clear()
             try:
                 await self._balance()
@@ -270,27 +276,31 @@ class Worker:
     def _give(self, subscription_id: int, owned: Owned) -> None:
         if owned.closing:
             return
-        task = asyncio.create_task(self._hand_over(subscription_id, owned, self._runners[subscription_id].timeout))
+        owned.closing = True
+        task = asyncio.create_task(self._hand_over(subscription_id, owned))
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
 
-    async def _hand_over(self, subscription_id: int, owned: Owned, grace: float) -> None:
-        """Gives a lane back in good order."""
+    async def _hand_over(self, subscription_id: int, owned: Owned) -> None:
+        """Gives a lane back in good order, when nothing of it runs any more."""
         runner = self._runners[subscription_id]
-        exchange = await runner.close(owned, grace)
+        telling = runner.settling.telling
+        exchange = await runner.close(owned)
         try:
             async with self._releasing:
                 await self._progress.release(owned.held, exchange)
-            if not self._stopping:
-                await self._heart.release(subscription_id, [owned.number])
-        except (Stale, Unavailable) as error:
+        except (Stale, RolledBack, Unavailable) as error:
             logger.warning("%s: lane %d was not released: %s", runner.name, owned.number, error)
-            if runner.settling.telling is not None:
-                runner.settling.telling.lost(owned.number, error)
+            if telling is not None:
+                telling.lost(owned.number, error)
         else:
-            if runner.settling.telling is not None:
-                runner.settling.telling.released(owned.number)
-        runner.remove(owned)
+            if telling is not None:
+                telling.released(owned.number)
+        finally:
+            if not self._stopping:
+                with suppress(Unavailable):
+                    await self._heart.release(subscription_id, [owned.number])
+            runner.remove(owned)
 
     def _lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
         if owned.lost:
@@ -307,23 +317,25 @@ class Worker:
             await self._heart.release(subscription_id, [owned.number])
         self._rebalance.set()
 
-    async def _stop(self, grace: float) -> None:
-        # Who leaves gives up all its leases at once.
+    async def _end_sharing(self, sharing: asyncio.Task[None]) -> None:
+        """No more lanes are taken; one that is being taken just now still comes."""
         self._stopping = True
-        lanes = [
-            (subscription_id, owned)
-            for subscription_id, runner in self._runners.items()
-            for owned in runner.lanes.values()
-        ]
-        await asyncio.gather(
-            *(
-                self._hand_over(subscription_id, owned, grace)
-                for subscription_id, owned in lanes
-                if not owned.closing
-            )
-        )
-        if self._giving:
-            await asyncio.wait(self._giving, timeout=grace)
+        self._rebalance.set()
+        await asyncio.wait([sharing], timeout=self._grace)
+
+    async def _stop(self, handling: asyncio.Task[None]) -> None:
+        """Gives all lanes back, each when nothing of it runs; after the grace time what runs is cancelled."""
+        for subscription_id, runner in self._runners.items():
+            for owned in list(runner.lanes.values()):
+                self._give(subscription_id, owned)
+        if not self._giving:
+            return
+        _, late = await asyncio.wait(self._giving, timeout=self._grace)
+        if late:
+            handling.cancel()
+            await asyncio.wait([handling, *late], timeout=LAST)
+        for task in self._giving:
+            task.cancel()
 
     # Idle
 

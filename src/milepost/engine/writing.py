@@ -12,6 +12,8 @@ from milepost.errors import Unavailable
 from milepost.log.message import Message
 from milepost.progress.protocol import Exchanged, Progress, RolledBack, Stale
 
+SHORTEST = 0.005
+"""Seconds between two looks at the time, at least: what is due may have to wait for something else."""
 LAZY = 5.0
 """Seconds after which a lane is written that only passed messages which it did not want."""
 
@@ -29,6 +31,7 @@ class Writing:
         seconds: float,
         messages: int,
         changed: Callable[[Owned], None],
+        woke: Callable[[], None],
         lost: Callable[[Owned, Exception], None],
     ) -> None:
         self._progress = progress
@@ -41,6 +44,7 @@ class Writing:
         self.hurries = False
         """Whether everything is written at once: somebody waits until there is nothing left to do."""
         self._changed = changed
+        self._woke = woke
         self._lost = lost
         self._lanes: dict[int, Owned] = {}
         self._wake = asyncio.Event()
@@ -89,16 +93,17 @@ class Writing:
         return (self.hurries or elapsed >= (self._seconds if lane.settled else LAZY)) and lane.dirty
 
     async def _pause(self) -> None:
-        """Until something is to be written: told, or by the time."""
-        moments = [owned.lane.wake_at() for owned in self._lanes.values()]
+        """Until something is to be written, or something that had to wait can go on: told, or by the time."""
+        lanes = [owned.lane for owned in self._lanes.values() if self._may_write(owned)]
+        moments = [lane.wake_at() for lane in lanes]
         waits = [self._clock.until(moment) for moment in moments if moment is not None]
-        if any(owned.lane.settled for owned in self._lanes.values()):
+        if any(lane.settled for lane in lanes):
             waits.append(self._seconds)
         try:
-            async with asyncio.timeout(min([LAZY, *waits])):
+            async with asyncio.timeout(max(SHORTEST, min([LAZY, *waits]))):
                 await self._wake.wait()
         except TimeoutError:
-            return
+            self._woke()
 
     def _begin(self, owned: Owned) -> Exchange[Message[Any]] | None:
         exchange = owned.lane.exchange(self._clock.now())

@@ -31,14 +31,21 @@ class Appender:
         self, executor: Executor, stream: str, payloads: Sequence[Any], *, expected: int, wake: bool
     ) -> Appended:
         """Appends to one stream, atomically."""
-        parameters = {
+        return await self.send(executor, self.prepared(stream, payloads, expected=expected, wake=wake))
+
+    def prepared(self, stream: str, payloads: Sequence[Any], *, expected: int, wake: bool) -> Mapping[str, Any]:
+        """An append to one stream, checked and encoded, to be sent."""
+        return {
             "stream": stream,
             "messages": self._encoded(stream, payloads).decode(),
             "expected": _checked(expected),
             "wake": wake,
         }
-        rows = await executor.execute(self._statements.get("append"), parameters)
-        return _appended(rows[0], expected)
+
+    async def send(self, executor: Executor, prepared: Mapping[str, Any]) -> Appended:
+        """Sends an append that was prepared."""
+        rows = await executor.execute(self._statements.get("append"), prepared)
+        return _appended(rows[0], prepared["expected"])
 
     async def append_many(
         self,
