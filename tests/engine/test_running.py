@@ -427,3 +427,53 @@ async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(m
                 await asyncio.sleep(0.05)
     assert len(seen) == 2
     assert sorted(seen[0] + seen[1]) == list(range(1, 401))
+
+
+async def test_run_until_idle_waits_for_what_other_workers_have(make_mp: MakeMilepost) -> None:
+    """And for nothing else: lanes that they hold are theirs."""
+    seen: list[int] = []
+
+    def program() -> Milepost:
+        mp = make_mp()
+
+        @mp.subscription("shared", category="order", lanes=4)
+        async def handle(message: Message[Any]) -> None:
+            await asyncio.sleep(0.01)
+            seen.append(message.position)
+
+        return mp
+
+    async with program() as other, other.running():
+        await fill(other, 100, streams=20)
+        async with asyncio.timeout(30):
+            await program().run_until_idle()
+        assert sorted(seen) == list(range(1, 101))
+
+
+async def test_a_message_without_a_key_is_parked_after_a_restart_too(make_mp: MakeMilepost) -> None:
+    """Also one that waited behind another of its stream: the process that read it is gone."""
+
+    def program() -> Milepost:
+        mp = make_mp()
+
+        def key(message: Message[Any]) -> str:
+            raise ValueError("no customer")
+
+        @mp.subscription("keyless", category="order", ordered_by=by_function(key))
+        async def handle(message: Message[Any]) -> None:
+            raise AssertionError(message)
+
+        return mp
+
+    async with program() as mp:
+        await fill(mp, 3, streams=1)
+        await mp.run_until_idle()
+        assert [state for _, state, _, _ in await rows(mp)] == ["parked", "waiting", "waiting"]
+        skip = """
+            update {0}.deliveries set state = 'skipped', due = {0}.clock(), revision = revision + 1
+            where position = 1
+        """
+        await mp.log.database.execute(qualified(skip, mp), {})
+    async with program() as mp:
+        await mp.run_until_idle()
+        assert [state for _, state, _, _ in await rows(mp)] == ["skipped", "parked", "waiting"]

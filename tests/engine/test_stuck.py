@@ -4,11 +4,14 @@ import asyncio
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from milepost import Milepost, NewMessage
+from milepost import Message, Milepost, NewMessage
+from milepost.engine.slots import Stuck
 from support import qualified
 
 PROGRAM = Path(__file__).with_name("stuck.py")
@@ -61,3 +64,25 @@ async def test_the_first_signal_waits_for_handlers_and_the_second_does_not(
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+async def test_a_handler_that_cleans_up_after_its_time_out_does_not_keep_the_worker_from_ending(
+    mp: Milepost,
+) -> None:
+    """The end of the worker reaches it while it does so: that is not taken for its time-out once more."""
+    cleaning = asyncio.Event()
+
+    @mp.subscription("slow", category="order", timeout=0.05, lanes=1)
+    async def handle(message: Message[Any]) -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            cleaning.set()
+            await asyncio.sleep(3600)
+
+    await mp.append("order-1", NewMessage("placed"))
+    async with asyncio.timeout(20):
+        # By then it may be late enough for that as well.
+        with suppress(Stuck):
+            async with mp.running(grace=0.5):
+                await cleaning.wait()

@@ -66,6 +66,7 @@ class Reading:
 
     async def _read(self) -> bool:
         """Reads a page for whoever has room; False if nobody has, or nothing is there."""
+        self._let_go()
         for after in self._turns():
             together = [owned for owned in self._hungry() if after <= owned.lane.reach <= after + NEAR]
             segment = await self._pages.after(after, [owned.number for owned in together])
@@ -98,6 +99,8 @@ class Reading:
 
     def _let_go(self) -> None:
         """What is known of lanes in an earlier life of the server may never have been."""
+        if self._feed.generation < 0:
+            return
         for owned in list(self._lanes.values()):
             if owned.life is None:
                 owned.life = self._feed.generation

@@ -4,14 +4,15 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from milepost.dispatch import Breaker, Exchange, Lane, LaneState, Settings
+from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Settings
 from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
 from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
-from milepost.engine.order import Order, Unordered, lanes_of
+from milepost.engine.lag import not_passed
+from milepost.engine.order import ByFunction, Order, Unordered, lanes_of
 from milepost.engine.owned import Owned
 from milepost.engine.reading import Reading
 from milepost.engine.settling import Settling
@@ -87,8 +88,8 @@ class Runner:
         self._breaker = Breaker(self.settings.stall_after, self.settings.retry.delay)
         self.claimed: deque[tuple[Owned, AnyDelivery]] = deque()
         """What may be handed out, taken from lanes in bulk."""
-        self.without_key: dict[int, str] = {}
-        """Why these positions have no key."""
+        self.may_lack_keys = isinstance(declaration.ordered_by, ByFunction)
+        """Whether there may be messages for which a function gives no key: they are parked under their stream."""
         self.settling = Settling(subscription.name, now=now, settled=self._settled, gives_up=failed)
         self._turn = Turn(self, self.settling, calls, threads)
         self._stalled: str | None = None
@@ -144,6 +145,11 @@ class Runner:
         self.claimed.extend(others)
         owned.lane.give_back(mine)
 
+    def _give_back_all_claimed(self) -> None:
+        """Nothing goes out beside what has to run alone."""
+        while self.claimed:
+            self._give_back_claimed(self.claimed[0][0])
+
     # From the log
 
     def places(self, messages: Sequence[Message[Any]]) -> tuple[list[int], list[str] | None]:
@@ -151,16 +157,19 @@ class Runner:
         try:
             keys = self._order.keys(messages)
         except Unordered:
-            keys = [self._key_of(message) for message in messages]
+            keys = [self._key_of(message) or "" for message in messages]
         return lanes_of(messages, keys, self._of), keys
 
-    def _key_of(self, message: Message[Any]) -> str:
+    def _key_of(self, message: Message[Any]) -> str | None:
+        is_without = self._why_without_key(message) is not None
+        return self._order.stream_key(message) if is_without else self._order.key(message)
+
+    def _why_without_key(self, message: Message[Any]) -> str | None:
         try:
-            key = self._order.key(message)
+            self._order.key(message)
         except Unordered as error:
-            self.without_key[message.position] = error.reason
-            key = self._order.stream_key(message)
-        return key or ""
+            return error.reason
+        return None
 
     def filled(self, owned: Owned) -> None:
         """A lane has got messages."""
@@ -214,7 +223,7 @@ class Runner:
         """Messages of a lane for one call, all for the same handler."""
         while (taken := self._next_of_lanes()) is not None:
             owned, given = taken
-            if self.without_key:
+            if self.may_lack_keys:
                 given = [delivery for delivery in given if not self.refuse_without_key(owned, delivery)]
             if self._several_handlers and given:
                 given = self._of_one_handler(owned, given)
@@ -250,7 +259,8 @@ class Runner:
 
     def _take_suspect(self) -> Call | None:
         """What ran when a process vanished, and nothing beside it."""
-        waiting = [owned for owned in self.lanes.values() if owned.lane.suspects and not owned.closing]
+        self._give_back_all_claimed()
+        waiting = [owned for owned in self.lanes.values() if owned.lane.suspects and not self._is_busy(owned)]
         # One that is promised already is counted in its row: no other may be before it has run.
         for owned in sorted(waiting, key=lambda owned: not owned.lane.in_flight):
             if given := owned.lane.next(self._now(), 1):
@@ -289,15 +299,18 @@ class Runner:
         self.settling.settle()
         for number, owned in list(self._active.items()):
             del self._active[number]
-            # A lane has one transaction at a time.
-            busy = self.exactly_once is not None and owned.exchanging
-            given = owned.lane.next(self._now(), self._limit(owned)) if owned.hands_out and not busy else []
+            hands_out = owned.hands_out and not self._is_busy(owned)
+            given = owned.lane.next(self._now(), self._limit(owned)) if hands_out else []
             if given:
                 self._active[number] = owned
                 return owned, given
             if owned.lane.urgent(self._now()):
                 self.writing.look()
         return None
+
+    def _is_busy(self, owned: Owned) -> bool:
+        """Whether a lane is being closed, or has a transaction under way: it has one at a time."""
+        return owned.closing or (self.exactly_once is not None and owned.exchanging)
 
     def _limit(self, owned: Owned) -> int:
         """How many to take at once. What has to be stored as running first is only what can run now."""
@@ -308,7 +321,9 @@ class Runner:
         return CLAIMED_AT_ONCE if self.exactly_once is None else MESSAGES
 
     def refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
-        reason = self.without_key.pop(delivery.message.position, None) if self.without_key else None
+        """Parks a message for which the function to order by gave no key; whether it did."""
+        # Asked again: it may have been read by another process, or long ago.
+        reason = self._why_without_key(delivery.message)
         if reason is None:
             return False
         owned.lane.park([delivery], self._now(), reason=reason)
@@ -389,10 +404,13 @@ class Runner:
 
     # Idle
 
-    def is_idle(self, head: int) -> bool:
-        """Whether all up to a position is handled, or cannot be handled now. Asked by who waits for it."""
+    def is_idle(self, head: int, elsewhere: Mapping[int, Cursor] | None) -> bool:
+        """Whether all up to a position is handled, or cannot be handled now. Asked by who waits for it.
+
+        `elsewhere` has the cursors of all lanes as they are stored, if they are known: what others hold is theirs.
+        """
         now = self._now()
-        if self._running or self.claimed or len(self.lanes) < self._of:
+        if self._running or self.claimed or not self._is_idle_elsewhere(head, elsewhere):
             self.writing.hurries = False
             return False
         if all(owned.is_idle(head, now) for owned in self.lanes.values()):
@@ -401,3 +419,15 @@ class Runner:
         self.writing.hurries = True
         self.writing.look()
         return False
+
+    @property
+    def has_all_lanes(self) -> bool:
+        """Whether this process holds every lane."""
+        return len(self.lanes) == self._of
+
+    def _is_idle_elsewhere(self, head: int, cursors: Mapping[int, Cursor] | None) -> bool:
+        if self.has_all_lanes:
+            return True
+        if cursors is None:
+            return False
+        return not not_passed([cursor for lane, cursor in cursors.items() if lane not in self.lanes], head)

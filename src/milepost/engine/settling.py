@@ -101,9 +101,7 @@ class Settling:
         owned.ended()
         self._settled(owned, at_once=True)
 
-    def settle_one(
-        self, owned: Owned, delivery: AnyDelivery, error: BaseException | None, seconds: float
-    ) -> None:
+    def settle_one(self, owned: Owned, delivery: AnyDelivery, error: BaseException | None, seconds: float) -> None:
         """Settles a message by what its handler raised; None: it is done."""
         lane, now, one = owned.lane, self._now(), [delivery]
         match error:

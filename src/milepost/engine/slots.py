@@ -52,8 +52,8 @@ class Slot:
         if not self.timed_out or self.task is None:
             return False
         self.timed_out = False
-        self.task.uncancel()
-        return True
+        # Somebody else may have cancelled it as well, and that is not swallowed.
+        return self.task.uncancel() == 0
 
 
 class Stuck(MilepostError):
@@ -134,6 +134,9 @@ class Slots:
                 slot.end()
                 self._busy -= 1
                 self._alone = False
+            if slot.is_ending():
+                # The handler took no notice.
+                raise asyncio.CancelledError
             # It may not have waited for anything, and others want to go on.
             await asyncio.sleep(0)
 
@@ -164,7 +167,8 @@ class Slots:
             for slot in self._slots:
                 if slot.late_since is not None and now > slot.late_since + self._grace:
                     raise Stuck(f"a handler has not ended {self._grace:g} s after its time-out")
-                if slot.deadline is not None and now >= slot.deadline and slot.task is not None:
+                deadline = slot.deadline
+                if deadline is not None and now >= deadline and slot.task is not None:
                     slot.deadline, slot.late_since = None, now
                     slot.timed_out = True
                     slot.task.cancel()

@@ -50,7 +50,7 @@ class Turn:
         try:
             while (claimed or runner.claim()) and not runner.suspects and (now := monotonic()) < over:
                 owned, delivery = claimed.popleft()
-                if runner.without_key and runner.refuse_without_key(owned, delivery):
+                if runner.may_lack_keys and runner.refuse_without_key(owned, delivery):
                     continue
                 handler = calls.handler_of(delivery.message.type)
                 if handler is None:
@@ -114,7 +114,7 @@ class Turn:
         found: Handler | None = handler
         while found is not None and not found.is_async:
             self._add(items, found, owned, delivery)
-            if len(items) >= self._size or not claimed or self._runner.without_key:
+            if len(items) >= self._size or not claimed or self._runner.may_lack_keys:
                 break
             owned, delivery = claimed[0]
             found = self._calls.handler_of(delivery.message.type)

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from uuid import uuid4
 
+from milepost.dispatch import Cursor
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
 from milepost.engine.exactly_once import ExactlyOnce
@@ -29,6 +30,7 @@ from milepost.engine.threads import Threads
 from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
 from milepost.log.appender import Appender
+from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
 from milepost.progress.protocol import Definition, Opened, Progress, RolledBack, Stale
@@ -76,6 +78,7 @@ class Worker:
         self._services = services
         self._progress: Progress = services.progress
         self._heart: Heart
+        self._transactions: Database
         self._group = group
         self._concurrency = concurrency
         self._failed = failed or (lambda delivery, error: False)
@@ -87,6 +90,8 @@ class Worker:
         self._slots = Slots(concurrency, grace)
         self._threads = Threads(concurrency)
         self._rebalance = asyncio.Event()
+        self._shared = asyncio.Event()
+        """Set when lanes were shared for the first time."""
         self._opened: dict[int, Opened] = {}
         self._runners: dict[int, Runner] = {}
         self._epochs: set[int] = set()
@@ -104,7 +109,26 @@ class Worker:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Works from the beginning of the block to its end; then what runs may end within the grace time."""
-        await self._open()
+        async with self._connections():
+            await self._open()
+            async with self._working():
+                yield
+
+    @asynccontextmanager
+    async def _connections(self) -> AsyncIterator[None]:
+        """Connections for transactions of handlers, which keep them: one for each that may run at once."""
+        if not any(subscription.takes_transaction for subscription in self._subscriptions):
+            yield
+            return
+        self._transactions = Database(self._services.transactions.conninfo, pool_size=self._concurrency)
+        await self._transactions.open()
+        try:
+            yield
+        finally:
+            await self._transactions.close()
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
         lease = min(subscription.declaration.lease for subscription in self._subscriptions)
         self._heart = Heart(
             self._services.leases,
@@ -211,7 +235,7 @@ class Worker:
     def _exactly_once(self, subscription: Subscription, runner: Runner) -> ExactlyOnce:
         return ExactlyOnce(
             Calls(subscription, self._threads),
-            self._services.transactions,
+            self._transactions,
             self._progress,
             self._rows,
             self._appender if self._services.kept is Kept.WITH_THE_LOG else None,
@@ -241,6 +265,7 @@ class Worker:
             self._rebalance.clear()
             try:
                 await self._balance()
+                self._shared.set()
                 failed = 0
             except Unavailable as error:
                 logger.warning("lanes are not shared: %s", error)
@@ -341,12 +366,24 @@ class Worker:
 
     async def idle(self) -> None:
         """Waits until everything that was appended by now, or by handlers meanwhile, is handled or cannot be."""
+        await self._shared.wait()
         while True:
             head = await self._log.horizon.look()
-            while not all(runner.is_idle(head) for runner in self._runners.values()):
+            while not await self._is_idle(head):
                 self.changed.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.05):
                         await self.changed.wait()
             if await self._log.horizon.look() == head:
                 return
+
+    async def _is_idle(self, head: int) -> bool:
+        idle = True
+        for runner in self._runners.values():
+            cursors = None if runner.has_all_lanes else await self._stored_cursors(runner.name)
+            idle = runner.is_idle(head, cursors) and idle
+        return idle
+
+    async def _stored_cursors(self, name: str) -> dict[int, Cursor]:
+        standings = await self._progress.standings(self._group, name)
+        return {lane.number: lane.cursor for standing in standings for lane in standing.lanes}

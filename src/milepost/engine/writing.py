@@ -72,18 +72,20 @@ class Writing:
         """Writes the lanes for which it is time, and with them those that would be next."""
         if not any(self._is_time(owned) for owned in lanes):
             return
-        plain: list[tuple[Owned, Write]] = []
-        for owned in lanes:
-            is_wanted = self._may_write(owned) and (owned.lane.settled or self._is_time(owned))
-            exchange = self._begin(owned) if is_wanted else None
-            if exchange is None:
-                continue
-            if exchange.plain is not None:
-                plain.append((owned, exchange.plain))
-            else:
+        wanted = [owned for owned in lanes if owned.lane.settled or self._is_time(owned)]
+        begun = [(owned, exchange) for owned in wanted if (exchange := self._begin(owned)) is not None]
+        plain = [(owned, exchange.plain) for owned, exchange in begun if exchange.plain is not None]
+        others = [(owned, exchange) for owned, exchange in begun if exchange.plain is None]
+        try:
+            if plain:
+                await self._guarded([owned for owned, _ in plain], self._write_cursors(plain))
+            while others:
+                owned, exchange = others.pop(0)
                 await self._guarded([owned], self._exchange(owned, exchange))
-        if plain:
-            await self._guarded([owned for owned, _ in plain], self._write_cursors(plain))
+        finally:
+            for owned, _ in others:
+                owned.lane.abandon()
+                owned.exchange_ended()
 
     def _is_time(self, owned: Owned) -> bool:
         lane = owned.lane
@@ -116,9 +118,12 @@ class Writing:
         try:
             await exchange
         except RolledBack:
+            # Nothing was learned: it is tried again.
             for owned in lanes:
                 owned.lane.abandon()
                 owned.lane.poke()
+            self._wake.set()
+            return
         except (Stale, Unavailable) as error:
             for owned in lanes:
                 self._lost(owned, error)
@@ -135,6 +140,8 @@ class Writing:
                 self._changed(owned)
 
     async def _exchange(self, owned: Owned, exchange: Exchange[Message[Any]]) -> None:
+        if owned.lost:
+            return
         exchanged = await self._progress.exchange(
             owned.held, exchange, stall_after=self._settings.stall_after, on_park=self._settings.on_park
         )
