@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from milepost import NO_STREAM, Context, Failed, Message, Milepost, NewMessage, Retry, Skip, Transaction
+from milepost.engine.rows import Rows
 from support import qualified
 
 
@@ -238,3 +239,40 @@ async def test_a_constraint_that_fails_at_the_commit_parks_the_guilty_message(mp
     [(position, state, reason)] = await states(mp)
     assert (position, state) == (5, "parked")
     assert reason.startswith("UniqueViolation")
+
+
+async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane is read again instead, and finds that it is done."""
+    await table(mp)
+    answer, failing = Rows.answer, [True]
+
+    async def fail_once(rows: Rows, found: Any) -> Any:
+        if failing and failing.pop():
+            raise psycopg.errors.UndefinedTable("of the log")
+        return await answer(rows, found)
+
+    monkeypatch.setattr(Rows, "answer", fail_once)
+
+    @mp.subscription("effects", category="order", lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+
+    await fill(mp, 20)
+    await mp.run_until_idle()
+    assert not failing
+    assert await effects(mp) == list(range(20))
+
+
+async def test_an_append_that_cannot_be_is_the_handler_s_failure(mp: Milepost) -> None:
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.append("" if message.data == 3 else f"receipt-{message.data}", NewMessage("receipt"))
+
+    await fill(mp, 6)
+    await mp.run_until_idle(errors="park")
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (4, "parked")
+    assert reason.startswith("InvalidMessage")
+    assert len([message async for message in mp.read(category="receipt")]) == 5

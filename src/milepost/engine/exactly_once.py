@@ -44,6 +44,14 @@ class Again(Exception):
     """The transaction was rolled back for certain, and no message is to blame: its messages run again."""
 
 
+class Refused(Exception):
+    """The server or the log refused the transaction at its end: it was rolled back for certain."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Appends:
     """Messages that a transaction appends at its end, since an open append holds back all readers."""
 
@@ -108,13 +116,10 @@ class ExactlyOnce:
         """
         try:
             return await self._run(owned, list(deliveries), slot)
-        except Unavailable:
-            raise
-        except (MilepostError, psycopg.DatabaseError) as error:
-            # The server or the log refused it at its end, so that it is rolled back for certain.
+        except Refused as refused:
             owned.lane.abandon()
             if len(deliveries) == 1:
-                return {deliveries[0]: error}
+                return {deliveries[0]: refused.error}
             return await self._one_by_one(owned, deliveries, slot)
         except Again:
             owned.lane.abandon()
@@ -136,6 +141,8 @@ class ExactlyOnce:
                 raise Stale("the lane was lost while its messages were handled")
             exchange = owned.lane.exchange(self._clock.now(), commits=done)
             exchanged = await self._exchange(owned, exchange, connection)
+        # It is committed: whatever goes wrong from here on, nothing of it may run again by itself.
+        self._committed(done, time.monotonic() - begun)
         if exchanged is not None:
             owned.held = exchanged.held
             self._clock.set(exchanged.now)
@@ -145,7 +152,6 @@ class ExactlyOnce:
         ended = {*done, *failures}
         if len(ended) < len(deliveries):
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
-        self._committed(done, time.monotonic() - begun)
         return failures
 
     async def _handle(
@@ -216,10 +222,16 @@ async def _send(connection: Connection, commands: bytes) -> None:
 
 @asynccontextmanager
 async def _transaction(connection: Connection) -> AsyncIterator[None]:
-    """A transaction; who loses a race with another one is told so."""
-    with driver():
-        try:
-            async with connection.transaction():
-                yield
-        except AGAIN as error:
-            raise Again(str(error)) from error
+    """A transaction. What rolls it back for certain becomes `Again` or `Refused`; after anything else the outcome
+    is unknown."""
+    try:
+        with driver():
+            try:
+                async with connection.transaction():
+                    yield
+            except AGAIN as error:
+                raise Again(str(error)) from error
+    except (Unavailable, Again):
+        raise
+    except (MilepostError, psycopg.DatabaseError) as error:
+        raise Refused(error) from error

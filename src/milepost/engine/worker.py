@@ -322,7 +322,8 @@ class Worker:
             if telling is not None:
                 telling.released(owned.number)
         finally:
-            if not self._stopping:
+            # One that was lost meanwhile may have been taken anew.
+            if not self._stopping and not owned.lost:
                 with suppress(Unavailable):
                     await self._heart.release(subscription_id, [owned.number])
             runner.remove(owned)
@@ -347,6 +348,8 @@ class Worker:
         self._stopping = True
         self._rebalance.set()
         await asyncio.wait([sharing], timeout=self._grace)
+        sharing.cancel()
+        await asyncio.wait([sharing], timeout=LAST)
 
     async def _stop(self, handling: asyncio.Task[None]) -> None:
         """Gives all lanes back, each when nothing of it runs; after the grace time what runs is cancelled."""
