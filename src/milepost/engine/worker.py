@@ -33,7 +33,7 @@ from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.reader import Query, Reader
-from milepost.progress.protocol import Definition, Opened, Progress, RolledBack, Stale
+from milepost.progress.protocol import Definition, Opened, Outdated, Progress, RolledBack, Stale
 
 logger = logging.getLogger("milepost.engine")
 
@@ -42,6 +42,8 @@ BALANCE = 2.0
 
 LAST = 5.0
 """Seconds for the end of what was cancelled, and for the last writes."""
+PATIENCE = 5.0
+"""Seconds between two looks at whether a newer program has ended."""
 RELEASING = 2
 """How many lanes are released at once: each release is short, and a new connection is not."""
 SHORTEST = 0.05
@@ -94,6 +96,8 @@ class Worker:
         """Set when lanes were shared for the first time."""
         self._opened: dict[int, Opened] = {}
         self._runners: dict[int, Runner] = {}
+        self._waiting: dict[int, float] = {}
+        """Subscriptions that a newer program runs, and when that was last looked at."""
         self._epochs: set[int] = set()
         self._giving: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -191,6 +195,7 @@ class Worker:
             start=start,
             since=since,
             renamed_from=declaration.renamed_from,
+            exactly_once=subscription.takes_transaction,
         )
 
     def _runner(self, subscription: Subscription, opened: Opened) -> Runner:
@@ -277,7 +282,8 @@ class Worker:
                     await self._rebalance.wait()
 
     async def _balance(self) -> None:
-        wanted = {subscription_id: opened.lanes for subscription_id, opened in self._opened.items()}
+        await self._ask_again()
+        wanted = {id_: opened.lanes for id_, opened in self._opened.items() if id_ not in self._waiting}
         held = {subscription_id: list(runner.lanes) for subscription_id, runner in self._runners.items()}
         for subscription_id, share in (await self._heart.balance(wanted, held)).items():
             runner = self._runners[subscription_id]
@@ -285,18 +291,41 @@ class Worker:
                 if number in runner.lanes:
                     self._give(subscription_id, runner.lanes[number])
             lanes = [number for number in share.take if number not in runner.lanes]
-            if lanes:
+            if lanes and not self._stopping:
                 await self._take(subscription_id, lanes)
 
     async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
         runner = self._runners[subscription_id]
-        for held in await self._progress.take(subscription_id, lanes):
+        try:
+            taken = await self._progress.take(subscription_id, lanes, self._opened[subscription_id].number)
+        except Outdated as error:
+            logger.warning("%s: waits for a program with a newer definition to end: %s", runner.name, error)
+            self._waiting[subscription_id] = asyncio.get_running_loop().time()
+            await self._heart.release(subscription_id, lanes)
+            self._rebalance.set()
+            return
+        for held in taken:
             # Nobody has vanished if the owner before was this one.
             vanished = held.state.unclean and held.previous not in self._epochs
             self._epochs.add(held.epoch)
             state = await self._rows.state(held.state, unclean=vanished)
             self._clock.set(state.now)
             runner.add(held, state)
+
+    async def _ask_again(self) -> None:
+        """Declares again, now and then, what waits for a newer program to end."""
+        now = asyncio.get_running_loop().time()
+        for subscription_id, since in list(self._waiting.items()):
+            if now < since + PATIENCE:
+                continue
+            self._waiting[subscription_id] = now
+            name = self._runners[subscription_id].name
+            subscription = next(each for each in self._subscriptions if each.name == name)
+            [opened] = await self._progress.declare([await self._definition(subscription)])
+            if opened.number > self._opened[subscription_id].number:
+                logger.info("%s: goes on: %s", subscription.name, opened.changed)
+                self._opened[subscription_id] = opened
+                del self._waiting[subscription_id]
 
     def _give(self, subscription_id: int, owned: Owned) -> None:
         if owned.closing:

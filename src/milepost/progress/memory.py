@@ -21,8 +21,9 @@ from milepost.dispatch import (
     Write,
 )
 from milepost.dispatch.breaker import judged
+from milepost.errors import MilepostError
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, RolledBack, Stale
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, RolledBack, Stale
 from milepost.progress.refusals import stale
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
@@ -105,11 +106,13 @@ class MemoryProgress:
 
     # Ownership
 
-    async def take(self, subscription: int, lanes: Collection[int]) -> list[Held]:
+    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
         found = self._subscriptions.get(subscription)
         if found is None:
             return []
+        if number is not None and number < len(found.definitions):
+            raise Outdated(len(found.definitions))
         return [self._take(found, lane) for lane in sorted(lanes) if lane < len(found.lanes)]
 
     def _take(self, subscription: _Subscription, number: int) -> Held:
@@ -340,6 +343,10 @@ def _opened(found: _Subscription, *, created: bool, changed: str | None = None) 
     )
 
 
+def _stand_apart(lanes: Sequence[_Lane]) -> bool:
+    return len({lane.cursor.position for lane in lanes}) > 1 or any(lane.cursor.ahead for lane in lanes)
+
+
 def _changed(found: _Subscription, given: Definition) -> str | None:
     """Takes a changed definition over; what changed, in words."""
     words = []
@@ -349,9 +356,22 @@ def _changed(found: _Subscription, given: Definition) -> str | None:
     if orders != given.orders:
         words.append(f"it ordered by {orders} and now orders by {given.orders}")
     if words:
-        found.definitions.append((given.selects, given.orders))
         position = min(lane.cursor.position for lane in found.lanes)
         words = [f"{', '.join(words)}, from position {position:,} on"]
+        if orders != given.orders and _stand_apart(found.lanes):
+            if given.exactly_once:
+                raise MilepostError(
+                    f"{found.group}/{found.name}: it ordered by {orders} and is to order by {given.orders}, while "
+                    "its lanes stand at different positions: messages would come twice, and its handlers write "
+                    "exactly once. Let the program with the old order handle everything first"
+                )
+            again = max(lane.cursor.position for lane in found.lanes) - position
+            words.append(f"up to {again:,} positions come again, since its lanes stood apart")
+            for lane in found.lanes:
+                lane.cursor = Cursor(position)
+        for lane in found.lanes:
+            lane.revision += 1
+        found.definitions.append((given.selects, given.orders))
     if given.lanes != len(found.lanes):
         words.append(f"it keeps its {len(found.lanes)} lanes, not {given.lanes}")
     return "; ".join(words) or None

@@ -9,14 +9,16 @@ from itertools import chain, pairwise
 from typing import Any
 
 import msgspec
+import psycopg
 
 from milepost.dispatch import Answer, Ask, Counts, Cursor, Exchange, LaneState, Loaded, Tally, Write
+from milepost.errors import MilepostError
 from milepost.log import schema
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
 from milepost.log.statements import Statements
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Stale
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, Stale
 from milepost.progress.refusals import refusals, stale
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
@@ -26,6 +28,7 @@ PROGRAM = f"milepost {version('milepost')}"
 PATIENCE = "5s"
 """How long a transaction may stand still between its last write and its commit."""
 
+_CONTRADICTS = "MP004"
 _CLEANED_EVERY = 64
 """Every so many revisions of a lane, the function that removes old ones does the write."""
 _NEVER = 2**62
@@ -122,17 +125,23 @@ class PostgresProgress:
     async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
         """Creates what is new, and tells what is there; safe from many processes at once."""
         given = [_as_declared(definition) for definition in definitions]
-        rows = await self._database.execute(
-            self._statements.get("declare"), {"definitions": _json(given), "program": PROGRAM}
-        )
+        parameters = {"definitions": _json(given), "program": PROGRAM}
+        try:
+            rows = await self._database.execute(self._statements.get("declare"), parameters)
+        except psycopg.Error as error:
+            if error.sqlstate == _CONTRADICTS:
+                raise MilepostError(str(error.diag.message_primary)) from error
+            raise
         return _opened.decode(rows[0][0])
 
-    async def take(self, subscription: int, lanes: Collection[int]) -> list[Held]:
+    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
         """Fences whoever had these lanes. One whose owner is just writing may be missing: it is for later."""
         rows = await self._database.execute(
-            self._statements.get("take"), {"subscription": subscription, "lanes": sorted(lanes)}
+            self._statements.get("take"), {"subscription": subscription, "lanes": sorted(lanes), "number": number}
         )
-        taken = _taken.decode(rows[0][0]) if rows[0][0] is not None else None
+        if rows and rows[0][0] is None:
+            raise Outdated(rows[0][1])
+        taken = _taken.decode(rows[0][0]) if rows else None
         return [_held(subscription, lane, taken) for lane in taken.lanes] if taken else []
 
     async def exchange(
@@ -306,6 +315,7 @@ def _as_declared(definition: Definition) -> Mapping[str, Any]:
         "ahead": _flat(definition.start),
         "since": definition.since,
         "renamed_from": definition.renamed_from,
+        "exactly_once": definition.exactly_once,
     }
 
 

@@ -38,6 +38,8 @@ class Definition:
     since: datetime | None = None
     """If it is new: older messages are passed over, wherever they are, since some may commit late."""
     renamed_from: str | None = None
+    exactly_once: bool = False
+    """Whether its handlers write in the transaction of the progress: then nothing may come twice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +77,13 @@ class Stale(Exception):
     """Somebody else has taken the lane, or moved its cursor: nothing was written."""
 
 
+class Outdated(Exception):
+    """The subscription has a newer definition than this worker's: it may not have its lanes."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"it has definition {number}")
+
+
 @runtime_checkable
 class Progress(Protocol):
     """Cursors and deliveries."""
@@ -90,8 +99,10 @@ class Progress(Protocol):
         """Creates what is new, and tells what is there; safe from many processes at once."""
         ...
 
-    async def take(self, subscription: int, lanes: Collection[int]) -> list[Held]:
+    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored.
+
+        Raises `Outdated` for a worker whose definition, by its number, is not the newest.
 
         Whether the previous owner had released it is said by `state.unclean`.
         """

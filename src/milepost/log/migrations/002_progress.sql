@@ -685,6 +685,31 @@ begin
     end loop;
 end $$;
 
+-- A new revision of every lane, which fences whoever has it: where it is, or all at the lowest position.
+create function :"schema".fence(subscription bigint, lanes integer, lowest bigint) returns void
+language plpgsql volatile
+as $$
+declare
+    last :"schema".cursors;
+begin
+    for wanted in 0 .. lanes - 1 loop
+        loop
+            select * into last from :"schema".cursors c
+            where c.subscription = fence.subscription and c.lane = wanted
+            order by c.revision desc limit 1;
+            begin
+                insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
+                values (subscription, wanted, last.revision + 1, last.epoch, last.released,
+                        coalesce(lowest, last."position"), case when lowest is null then last.ahead else '{}' end);
+                exit;
+            exception when unique_violation then
+                -- Its owner wrote at the same moment.
+                null;
+            end;
+        end loop;
+    end loop;
+end $$;
+
 -- Creates the subscriptions that are new, numbers the definitions that changed, and tells what is there.
 create function :"schema".declare_subscriptions(definitions jsonb, program text) returns json
 language plpgsql volatile
@@ -696,6 +721,8 @@ declare
     created boolean;
     current :"schema".definitions;
     stood bigint[];
+    lowest bigint;
+    earlier integer;
     changed text[];
     results json[] := array_fill(null::json, array[jsonb_array_length(definitions)]);
 begin
@@ -728,14 +755,40 @@ begin
                 changed := changed || format('it ordered by %s and now orders by %s',
                                              current.orders, given.definition ->> 'orders');
             end if;
+            earlier := null;
             if changed <> '{}' then
-                select array_agg(c."position" order by l) into stood
+                -- A program that is older than one that runs waits for it to end.
+                select max(d.number) into earlier from :"schema".definitions d
+                where d.subscription = subscription.id and d.selects = given.definition ->> 'selects'
+                  and d.orders = given.definition ->> 'orders'
+                  and exists (
+                      select from :"schema".workers w
+                      where subscription.id = any (w.wants) and w.beat + w.lease >= :"schema".clock());
+            end if;
+            if earlier is not null then
+                subscription.definition := earlier;
+                changed := array['a newer program runs it: this one waits until that has ended'];
+            elsif changed <> '{}' then
+                select array_agg(c."position" order by l),
+                       case when count(distinct c."position") > 1 or bool_or(c.ahead <> '{}') then min(c."position") end
+                into stood, lowest
                 from generate_series(0, subscription.lanes - 1) l
                 cross join lateral (
-                    select c."position" from :"schema".cursors c
+                    select c."position", c.ahead from :"schema".cursors c
                     where c.subscription = subscription.id and c.lane = l
                     order by c.revision desc limit 1
                 ) c;
+                if current.orders = given.definition ->> 'orders' then
+                    lowest := null;
+                end if;
+                if lowest is not null and (given.definition ->> 'exactly_once')::boolean then
+                    raise exception using errcode = 'MP004', message = format(
+                        '%s/%s: it ordered by %s and is to order by %s, while its lanes stand at different positions: '
+                        'messages would come twice, and its handlers write exactly once. Let the program with the old '
+                        'order handle everything first', subscription."group", subscription.name, current.orders,
+                        given.definition ->> 'orders');
+                end if;
+                perform :"schema".fence(subscription.id, subscription.lanes, lowest);
                 subscription.definition := subscription.definition + 1;
                 insert into :"schema".definitions (subscription, number, selects, orders, program, positions)
                 values (subscription.id, subscription.definition, given.definition ->> 'selects',
@@ -743,6 +796,10 @@ begin
                 update :"schema".subscriptions s set definition = subscription.definition where s.id = subscription.id;
                 changed := array[array_to_string(changed, ', ') || ', from position '
                     || to_char((select min(p) from unnest(stood) p), 'FM999,999,999,999,999,999') || ' on'];
+                if lowest is not null then
+                    changed := changed || format('up to %s positions come again, since its lanes stood apart',
+                                                 to_char((select max(p) from unnest(stood) p) - lowest, 'FM999,999,999,999'));
+                end if;
             end if;
             if subscription.lanes <> (given.definition ->> 'lanes')::integer then
                 changed := changed || format('it keeps its %s lanes, not %s',

@@ -1,0 +1,134 @@
+"""Programs that change what they select, and how they order, while others run: nothing is passed over."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from milepost import Message, Milepost, MilepostError, NewMessage, Transaction, by_property
+from milepost.engine import worker
+from milepost.names import bucket_of
+from support import MakeMilepost, qualified
+
+
+class A(msgspec.Struct):
+    n: int
+
+
+class B(msgspec.Struct):
+    n: int
+
+
+def program(mp: Milepost, seen: list[Any], *, newer: bool) -> Milepost:
+    """Two versions of a program: the newer handles one type more."""
+    mp.message("a")(A)
+    mp.message("b")(B)
+    subscription = mp.subscription("types", category="s", lanes=4)
+
+    @subscription.on
+    async def on_a(event: A) -> None:
+        seen.append(event)
+
+    if newer:
+
+        @subscription.on
+        async def on_b(event: B) -> None:
+            seen.append(event)
+
+    return mp
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(40):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_type_that_only_a_newer_program_handles_is_not_passed_by_an_older_one(
+    make_mp: MakeMilepost,
+) -> None:
+    seen: list[Any] = []
+    old, new = program(make_mp(), seen, newer=False), program(make_mp(), seen, newer=True)
+    async with old, new, old.running(grace=1), new.running(grace=1):
+        for n in range(40):
+            await new.append(f"s-{n}", B(n))
+            await new.append(f"s-{n}", A(n))
+        # What the older one had handled, and could not write any more, comes twice.
+        await until(lambda: len({(type(event), event.n) for event in seen}) == 80)
+
+
+async def test_an_older_program_waits_while_a_newer_one_runs_and_goes_on_after_it(
+    make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "PATIENCE", 0.1)
+    by_new: list[Any] = []
+    by_old: list[Any] = []
+    old, new = program(make_mp(), by_old, newer=False), program(make_mp(), by_new, newer=True)
+    async with old, new:
+        await old.run_until_idle()  # the first definition is its
+        async with new.running(grace=1):
+            await new.append("s-1", B(1))
+            await until(lambda: len(by_new) == 1)
+            async with old.running(grace=1):
+                for n in range(40):
+                    await new.append(f"s-{n}", A(n))
+                await until(lambda: len(by_new) == 41)
+        assert by_old == []
+        async with old.running(grace=1):
+            await old.append("s-1", A(99))
+            await until(lambda: A(99) in by_old)
+
+
+def ordering(mp: Milepost, seen: list[int], order: Any, *, exactly_once: bool) -> Milepost:
+    subscription = mp.subscription("ordered", category="s", lanes=4, ordered_by=order)
+    if exactly_once:
+
+        @subscription
+        async def write(message: Message[Any], tx: Transaction) -> None:
+            seen.append(message.position)
+
+    else:
+
+        @subscription
+        async def handle(message: Message[Any]) -> None:
+            seen.append(message.position)
+
+    return mp
+
+
+async def stand_apart(mp: Milepost, seen: list[int]) -> None:
+    """Everything is handled but what one lane has after position 100: as if its owner had been slow."""
+    for n in range(400):
+        await mp.append(f"s-{n % 50}", NewMessage("placed", properties={"key": n}))
+    await mp.run_until_idle()
+    moved = """
+        insert into {0}.cursors (subscription, lane, revision, epoch, released, "position", ahead)
+        select c.subscription, c.lane, c.revision + 1, c.epoch, true, 100, '{{}}' from {0}.cursors c
+        where c.lane = 2 order by c.revision desc limit 1
+    """
+    await mp.log.database.execute(qualified(moved, mp), {})
+    slow = {position for position in seen if position > 100 and bucket_of(str(position - 1)) % 4 == 2}
+    assert slow
+    seen[:] = [position for position in seen if position not in slow]
+
+
+async def test_another_order_passes_nothing_over_where_lanes_stand_apart(make_mp: MakeMilepost) -> None:
+    seen: list[int] = []
+    async with ordering(make_mp(), seen, by_property("key"), exactly_once=False) as old:
+        await stand_apart(old, seen)
+    async with ordering(make_mp(), seen, "stream", exactly_once=False) as new:
+        await new.run_until_idle()
+    assert set(seen) == set(range(1, 401))
+
+
+async def test_another_order_is_refused_where_handlers_write_exactly_once(make_mp: MakeMilepost) -> None:
+    seen: list[int] = []
+    async with ordering(make_mp(), seen, by_property("key"), exactly_once=True) as old:
+        await stand_apart(old, seen)
+        with pytest.raises(MilepostError, match="would come twice"):
+            await ordering(make_mp(), seen, "stream", exactly_once=True).run_until_idle()
+        await old.run_until_idle()
+    async with ordering(make_mp(), seen, "stream", exactly_once=True) as new:
+        await new.run_until_idle()
+    assert sorted(seen) == list(range(1, 401))
