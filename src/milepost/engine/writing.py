@@ -11,6 +11,7 @@ from milepost.engine.rows import Rows
 from milepost.errors import Unavailable
 from milepost.log.message import Message
 from milepost.progress.protocol import Exchanged, Progress, RolledBack, Stale
+from milepost.progress.refusals import stale
 
 SHORTEST = 0.005
 """Seconds between two looks at the time, at least: what is due may have to wait for something else."""
@@ -152,7 +153,7 @@ class Writing:
         written = await self._progress.write([(owned.held, write) for owned, write in lanes])
         for (owned, _), exchanged in zip(lanes, written, strict=True):
             if exchanged is None:
-                self._lost(owned, Stale("the lane has another owner, or its cursor has moved"))
+                self._lost(owned, stale())
             else:
                 await self._learn(owned, exchanged)
 

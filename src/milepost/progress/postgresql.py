@@ -178,12 +178,10 @@ class PostgresProgress:
         """Cursors and nothing else; None stands for a lane that has another owner."""
         plain = [(held, write) for held, write in cursors if _is_plain(write, held.revision)]
         found: dict[int, Exchanged | None] = {}
-        try:
+        # Somebody may write one of them at the same moment; which, each says by itself then.
+        with suppress(Stale):
             written = await self._write_cursors(self._database, plain)
             found = {held.lane: one for (held, _), one in zip(plain, written, strict=True)}
-        except Stale:
-            # Somebody wrote one of them at the same moment; which, each says by itself.
-            plain = []
         for held, write in cursors:
             if held.lane not in found:
                 with suppress(Stale):
