@@ -13,6 +13,7 @@ from milepost.engine.info import Overview, SubscriptionInfo
 from milepost.engine.kept import Kept
 from milepost.engine.listeners import Listeners
 from milepost.engine.managed import ManagedSubscription
+from milepost.engine.place import Place
 from milepost.engine.program import Errors, Program
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
@@ -285,24 +286,26 @@ class Milepost:
 
         It can be asked from any process, and costs the same however long the log is.
         """
-        return await self._overview().all()
+        return await Overview(self._place()).all()
 
     def manage(self, address: str) -> ManagedSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
         group, _, name = address.rpartition("/")
-        return ManagedSubscription(group or self.settings["group"].value, name, self._overview)
+        return ManagedSubscription(group or self.settings["group"].value, name, self._place)
 
-    def _overview(self) -> Overview:
-        return Overview(self.log, self.services.progress)
+    def _place(self) -> Place:
+        return Place(
+            log=self.log,
+            reader=self._reader,
+            services=self.services,
+            subscriptions=self._subscriptions,
+            group=self.settings["group"].value,
+        )
 
     def _program(self) -> Program:
         return Program(
-            self.log,
-            self._reader,
+            self._place(),
             self._appender,
-            self._subscriptions,
-            services=self.services,
-            group=self.settings["group"].value,
             concurrency=self.settings["concurrency"].value,
             listeners=self._listeners,
         )

@@ -7,9 +7,8 @@ from typing import Literal
 import msgspec
 
 from milepost.engine.lag import Lag, lags, not_passed
+from milepost.engine.place import Place
 from milepost.errors import UnknownSubscription
-from milepost.log.log import Log
-from milepost.progress.protocol import Progress
 from milepost.progress.standing import Standing
 from milepost.suggestions import suggestion
 
@@ -54,9 +53,9 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 class Overview:
     """Looks at subscriptions: one question to whoever keeps progress, and a few to the log."""
 
-    def __init__(self, log: Log, progress: Progress) -> None:
-        self._log = log
-        self._progress = progress
+    def __init__(self, place: Place) -> None:
+        self._log = place.log
+        self._progress = place.services.progress
 
     async def all(self) -> list[SubscriptionInfo]:
         """Every subscription of every group, by address."""

@@ -3,19 +3,20 @@
 from collections.abc import Callable
 
 from milepost.engine.info import Overview, SubscriptionInfo
+from milepost.engine.place import Place
 
 
 class ManagedSubscription:
     """What `mp.manage` gives. Nothing is asked before one of its methods is called."""
 
-    def __init__(self, group: str, name: str, overview: Callable[[], Overview]) -> None:
+    def __init__(self, group: str, name: str, place: Callable[[], Place]) -> None:
         self.group = group
         self.name = name
-        self._overview = overview
+        self._place = place
 
     async def info(self) -> SubscriptionInfo:
         """How it stands now; raises `UnknownSubscription` if there is none."""
-        return await self._overview().one(self.group, self.name)
+        return await Overview(self._place()).one(self.group, self.name)
 
     def __repr__(self) -> str:
         return f"ManagedSubscription({f'{self.group}/{self.name}'!r})"

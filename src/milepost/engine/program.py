@@ -9,15 +9,14 @@ from typing import Any, Literal
 
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.listeners import Listeners
+from milepost.engine.place import Place
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
-from milepost.engine.services import Services
-from milepost.engine.subscription import Subscription, Subscriptions
+from milepost.engine.subscription import Subscription
 from milepost.engine.worker import Failed, Worker
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
-from milepost.log.log import Log
-from milepost.log.reader import Query, Reader
+from milepost.log.reader import Query
 
 Errors = Literal["raise", "park"]
 
@@ -25,24 +24,10 @@ Errors = Literal["raise", "park"]
 class Program:
     """What a Milepost runs: its subscriptions, on its log."""
 
-    def __init__(
-        self,
-        log: Log,
-        reader: Reader,
-        appender: Appender,
-        subscriptions: Subscriptions,
-        *,
-        services: Services,
-        group: str,
-        concurrency: int,
-        listeners: Listeners,
-    ) -> None:
-        self._log = log
-        self._reader = reader
+    def __init__(self, place: Place, appender: Appender, *, concurrency: int, listeners: Listeners) -> None:
+        self._place = place
+        self._subscriptions = place.subscriptions
         self._appender = appender
-        self._subscriptions = subscriptions
-        self._services = services
-        self._group = group
         self._concurrency = concurrency
         self._listeners = listeners
 
@@ -64,13 +49,10 @@ class Program:
         if not chosen:
             raise MilepostError("there are no subscriptions: declare one with @mp.subscription(…)")
         worker = Worker(
-            self._log,
-            self._reader,
+            self._place,
             self._appender,
             subscriptions=chosen,
             queries=_query,
-            services=self._services,
-            group=self._group,
             concurrency=self._concurrency,
             grace=grace,
             exits=exits,

@@ -18,10 +18,10 @@ from milepost.engine.kept import Kept
 from milepost.engine.listeners import Audience
 from milepost.engine.owned import Owned
 from milepost.engine.pages import Pages
+from milepost.engine.place import Place
 from milepost.engine.reading import Reading
 from milepost.engine.rows import Rows
 from milepost.engine.runner import Runner
-from milepost.engine.services import Services
 from milepost.engine.slots import Slots
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
@@ -31,8 +31,7 @@ from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
 from milepost.log.appender import Appender
 from milepost.log.database import Database
-from milepost.log.log import Log
-from milepost.log.reader import Query, Reader
+from milepost.log.reader import Query
 from milepost.progress.protocol import Definition, Opened, Outdated, Progress, RolledBack, Stale
 
 logger = logging.getLogger("milepost.engine")
@@ -58,14 +57,11 @@ class Worker:
 
     def __init__(
         self,
-        log: Log,
-        reader: Reader,
+        place: Place,
         appender: Appender,
         *,
         subscriptions: Sequence[Subscription],
         queries: Callable[[Subscription, datetime | None], Query],
-        services: Services,
-        group: str,
         concurrency: int,
         grace: float,
         exits: bool,
@@ -73,20 +69,20 @@ class Worker:
         audience: Audience | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-        self._log = log
+        self._log = place.log
         self._appender = appender
         self._subscriptions = subscriptions
         self._queries = queries
-        self._services = services
-        self._progress: Progress = services.progress
+        self._services = place.services
+        self._progress: Progress = place.services.progress
         self._heart: Heart
         self._transactions: Database
-        self._group = group
+        self._group = place.group
         self._concurrency = concurrency
         self._failed = failed or (lambda delivery, error: False)
         self._audience = audience
         self._clock = Clock()
-        self._rows = Rows(log.database, reader)
+        self._rows = Rows(place.log.database, place.reader)
         self._grace = grace
         self._exits = exits
         self._slots = Slots(concurrency, grace)

@@ -28,7 +28,15 @@ create table :"schema".subscriptions (
     lanes integer not null check (lanes > 0),
     status text collate "C" not null default 'running' check (status in ('running', 'paused')),
     definition integer not null default 1,
+    declared boolean not null default true,  -- in code; else by whoever created it
     since timestamptz,  -- older messages are passed over, if it began at a time
+    limits jsonb not null default '{}',  -- what operators set beside what the code says
+    acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
+    -- While somebody brings its lanes to where they can be changed: nothing runs (up_to is null), or nothing beyond
+    -- a position. It ends by itself, should that somebody vanish.
+    held text,  -- by whom and for what, in words
+    held_until timestamptz,
+    up_to bigint,
     streak bigint not null default 0,  -- attempts that failed since the last success
     stalled text,  -- why, in words
     created timestamptz not null default :"schema".clock(),
@@ -41,11 +49,25 @@ create table :"schema".definitions (
     number integer not null,
     selects text not null,
     orders text not null,
+    lanes integer not null,
     program text not null,
     since timestamptz not null default :"schema".clock(),
-    positions bigint[] not null,  -- where each lane was when it was declared
+    positions bigint[] not null,  -- where each lane was when it was declared: there it left the one before
     primary key (subscription, number)
 );
+
+-- What each worker does for each subscription, told every few seconds: good for looking at, not for deciding.
+create unlogged table :"schema".reports (
+    subscription bigint not null,
+    worker text collate "C" not null,
+    until timestamptz not null,  -- after this the worker should have told something newer
+    rate float8 not null,  -- messages handled, a second
+    in_flight integer not null,
+    slow jsonb not null,  -- of what is in flight for longer than a second: position, since
+    error text,  -- the last one
+    error_at timestamptz,
+    primary key (subscription, worker)
+) with (fillfactor = 50);
 
 -- Never reused: whoever takes a lane, and whoever moves one, draws a new one.
 create sequence :"schema".epochs cache 1;
@@ -175,6 +197,15 @@ as $$
     from folded f
     having sum(f.waiting) <> 0 or sum(f.retrying) <> 0 or sum(f.unrouted) <> 0 or sum(f.parked) <> 0
 $$;
+
+-- Somebody has done something to a subscription: its workers are to look at once.
+create function :"schema".act(subscription bigint) returns void
+language plpgsql volatile
+as $$
+begin
+    update :"schema".subscriptions s set acted = s.acted + 1 where s.id = act.subscription;
+    perform pg_notify(:'schema', 'act');
+end $$;
 
 -- A row as JSON, with its message, of which only position and size are known here.
 create function :"schema".loaded(d :"schema".deliveries) returns json
@@ -741,8 +772,9 @@ begin
             select subscription.id, l, 1, (given.definition ->> 'position')::bigint,
                    array(select jsonb_array_elements_text(given.definition -> 'ahead'))::bigint[]
             from generate_series(0, subscription.lanes - 1) l;
-            insert into :"schema".definitions (subscription, number, selects, orders, program, positions)
-            values (subscription.id, 1, given.definition ->> 'selects', given.definition ->> 'orders', program,
+            insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
+            values (subscription.id, 1, given.definition ->> 'selects', given.definition ->> 'orders',
+                    subscription.lanes, program,
                     array_fill((given.definition ->> 'position')::bigint, array[subscription.lanes]));
         else
             select * into current from :"schema".definitions d
@@ -790,9 +822,9 @@ begin
                 end if;
                 perform :"schema".fence(subscription.id, subscription.lanes, lowest);
                 subscription.definition := subscription.definition + 1;
-                insert into :"schema".definitions (subscription, number, selects, orders, program, positions)
+                insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
                 values (subscription.id, subscription.definition, given.definition ->> 'selects',
-                        given.definition ->> 'orders', program, stood);
+                        given.definition ->> 'orders', subscription.lanes, program, stood);
                 update :"schema".subscriptions s set definition = subscription.definition where s.id = subscription.id;
                 changed := array[array_to_string(changed, ', ') || ', from position '
                     || to_char((select min(p) from unnest(stood) p), 'FM999,999,999,999,999,999') || ' on'];
