@@ -28,7 +28,7 @@ create table :"schema".subscriptions (
     lanes integer not null check (lanes > 0),
     status text collate "C" not null default 'running' check (status in ('running', 'paused')),
     definition integer not null default 1,
-    declared boolean not null default true,  -- in code; else by whoever created it
+    in_code boolean not null default true,  -- declared there; else by whoever created it
     since timestamptz,  -- older messages are passed over, if it began at a time
     limits jsonb not null default '{}',  -- what operators set beside what the code says
     acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
