@@ -32,11 +32,11 @@ create table :"schema".subscriptions (
     since timestamptz,  -- older messages are passed over, if it began at a time
     limits jsonb not null default '{}',  -- what operators set beside what the code says
     acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
-    -- While somebody brings its lanes to where they can be changed: nothing runs (up_to is null), or nothing beyond
-    -- a position. It ends by itself, should that somebody vanish.
-    held text,  -- by whom and for what, in words
-    held_until timestamptz,
-    up_to bigint,
+    -- While somebody brings its lanes to where they can be changed: nothing runs, or nothing beyond a position. It
+    -- ends by itself, should that somebody vanish.
+    barrier text,  -- what for, in words
+    barrier_until timestamptz,
+    barrier_at bigint,
     streak bigint not null default 0,  -- attempts that failed since the last success
     stalled text,  -- why, in words
     created timestamptz not null default :"schema".clock(),
