@@ -8,16 +8,22 @@ if TYPE_CHECKING:
     from milepost.dispatch.retry import Retry
     from milepost.engine.checkpoint import Checkpoint
     from milepost.engine.context import Context
+    from milepost.engine.instrument import Instrument
     from milepost.engine.order import by_correlation, by_function, by_property
     from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
     from milepost.engine.transaction import Transaction
     from milepost.errors import (
+        Busy,
+        DeclaredInCode,
         FilterError,
         IdReused,
         InvalidMessage,
         LogMismatch,
         MilepostError,
         NoDatabase,
+        NotConfirmed,
+        NotHandled,
+        NotHandledYet,
         SchemaMismatch,
         TooLarge,
         Unavailable,
@@ -40,11 +46,14 @@ __all__ = [
     "STREAM_EXISTS",
     "AdvisoryLeases",
     "Appended",
+    "Busy",
     "Checkpoint",
     "Context",
+    "DeclaredInCode",
     "Failed",
     "FilterError",
     "IdReused",
+    "Instrument",
     "InvalidMessage",
     "Leases",
     "LogMismatch",
@@ -55,6 +64,9 @@ __all__ = [
     "MilepostError",
     "NewMessage",
     "NoDatabase",
+    "NotConfirmed",
+    "NotHandled",
+    "NotHandledYet",
     "Park",
     "PostgresLeases",
     "Progress",
@@ -81,6 +93,7 @@ _MODULES = (
     "milepost.engine.order",
     "milepost.engine.checkpoint",
     "milepost.engine.context",
+    "milepost.engine.instrument",
     "milepost.engine.transaction",
     "milepost.log.message",
     "milepost.log.feed",

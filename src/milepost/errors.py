@@ -1,5 +1,6 @@
 """The errors of Milepost: one class for each decision that a caller can take."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -62,6 +63,37 @@ class AlreadyExists(MilepostError):
 
 class DeclaredInCode(MilepostError):
     """What was to be changed is declared by a program: change it there."""
+
+
+class NotHandled(MilepostError):
+    """A subscription has not handled an append, and somebody has to act first; `state` says where it is."""
+
+    def __init__(self, problem: str, state: str) -> None:
+        self.state = state
+        super().__init__(problem)
+
+
+class NotHandledYet(NotHandled, TimeoutError):
+    """A subscription has not handled an append in the time that was given; `state` says where it is."""
+
+    transient: ClassVar[bool] = True
+
+
+class Busy(MilepostError):
+    """Somebody else is changing the same just now."""
+
+    transient: ClassVar[bool] = True
+
+
+class NotConfirmed(MilepostError):
+    """Workers have not let a subscription go in time: `workers` says which."""
+
+    transient: ClassVar[bool] = True
+
+    def __init__(self, subscription: str, workers: Sequence[str]) -> None:
+        self.subscription = subscription
+        self.workers = tuple(workers)
+        super().__init__(f"{subscription}: not confirmed by {', '.join(workers)}: a handler may still run there")
 
 
 class Lost(MilepostError):

@@ -36,3 +36,50 @@ class Ranges:
 
     def __len__(self) -> int:
         return len(self._starts)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ranges) and list(self) == list(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return f"Ranges({list(self)!r})"
+
+    @property
+    def size(self) -> int:
+        """How many positions that is."""
+        return sum(end - start + 1 for start, end in self)
+
+    @property
+    def last(self) -> int:
+        """The highest of them; 0 if there is none."""
+        return self._ends[-1] if self._ends else 0
+
+    def joined(self, other: "Ranges") -> "Ranges":
+        """What is in one of both."""
+        pairs: list[tuple[int, int]] = []
+        for start, end in sorted([*self, *other]):
+            if pairs and start <= pairs[-1][1] + 1:
+                pairs[-1] = (pairs[-1][0], max(pairs[-1][1], end))
+            else:
+                pairs.append((start, end))
+        return Ranges(pairs)
+
+    def without(self, positions: Iterable[int]) -> "Ranges":
+        """All but these positions, which come in order."""
+        pairs, rest = [], list(self)[::-1]
+        for position in positions:
+            while rest and rest[-1][1] < position:
+                pairs.append(rest.pop())
+            if rest and rest[-1][0] <= position:
+                start, end = rest.pop()
+                if start < position:
+                    pairs.append((start, position - 1))
+                if position < end:
+                    rest.append((position + 1, end))
+        return Ranges([*pairs, *reversed(rest)])
+
+
+NOTHING = Ranges()
+"""No position at all."""

@@ -176,10 +176,10 @@ def test_what_it_orders_by_is_one_text() -> None:
 def test_what_it_means_to_a_lane() -> None:
     settings = declare(
         window=10, checkpoint=Checkpoint(messages=7), ordered_by=None, tracking="all", on_park="continue"
-    ).dispatch_settings()
+    ).dispatch_settings(UNRELATED)
     assert (settings.window, settings.probation, settings.ordered) == (10, 17, False)
     assert (settings.track_all, settings.on_park, settings.timeout) == (True, "continue", None)
-    assert declare().dispatch_settings().ordered
+    assert declare().dispatch_settings(BY_STREAM).ordered
     assert declare(ordered_by=None).ordered_by == UNRELATED
 
 

@@ -1,12 +1,14 @@
 """Programs that change what they select, and how they order, while others run: nothing is passed over."""
 
 import asyncio
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
 import pytest
 
-from milepost import Message, Milepost, MilepostError, NewMessage, Transaction, by_property
+from milepost import Message, Milepost, MilepostError, NewMessage, Transaction, by_function, by_property
 from milepost.engine import worker
 from milepost.names import bucket_of
 from support import MakeMilepost, qualified
@@ -97,7 +99,7 @@ def ordering(mp: Milepost, seen: list[int], order: Any, *, exactly_once: bool) -
     return mp
 
 
-async def stand_apart(mp: Milepost, seen: list[int]) -> None:
+async def stand_apart(mp: Milepost, seen: list[int], *, quoted: bool = False) -> None:
     """Everything is handled but what one lane has after position 100: as if its owner had been slow."""
     for n in range(400):
         await mp.append(f"s-{n % 50}", NewMessage("placed", properties={"key": n}))
@@ -108,27 +110,93 @@ async def stand_apart(mp: Milepost, seen: list[int]) -> None:
         where c.lane = 2 order by c.revision desc limit 1
     """
     await mp.log.database.execute(qualified(moved, mp), {})
-    slow = {position for position in seen if position > 100 and bucket_of(str(position - 1)) % 4 == 2}
+    keys = {position: f'"{position - 1}"' if quoted else str(position - 1) for position in seen}
+    slow = {position for position, key in keys.items() if position > 100 and bucket_of(key) % 4 == 2}
     assert slow
     seen[:] = [position for position in seen if position not in slow]
 
 
-async def test_another_order_passes_nothing_over_where_lanes_stand_apart(make_mp: MakeMilepost) -> None:
+@pytest.mark.parametrize("exactly_once", [False, True])
+async def test_an_order_changes_after_the_old_program_is_gone(make_mp: MakeMilepost, exactly_once: bool) -> None:
     seen: list[int] = []
-    async with ordering(make_mp(), seen, by_property("key"), exactly_once=False) as old:
+    async with ordering(make_mp(), seen, by_property("key"), exactly_once=exactly_once) as old:
         await stand_apart(old, seen)
+    async with ordering(make_mp(), seen, "stream", exactly_once=exactly_once) as new:
+        await new.run_until_idle()
+    assert sorted(seen) == list(range(1, 401))
+
+
+def by_key(message: Message[Any]) -> str:
+    return str(message.properties["key"])
+
+
+async def test_an_unknown_order_function_passes_nothing_over(make_mp: MakeMilepost) -> None:
+    seen: list[int] = []
+    async with ordering(make_mp(), seen, by_function(by_key), exactly_once=False) as old:
+        await stand_apart(old, seen, quoted=True)
     async with ordering(make_mp(), seen, "stream", exactly_once=False) as new:
         await new.run_until_idle()
     assert set(seen) == set(range(1, 401))
 
 
-async def test_another_order_is_refused_where_handlers_write_exactly_once(make_mp: MakeMilepost) -> None:
+async def test_an_unknown_order_function_is_refused_where_handlers_write_exactly_once(
+    make_mp: MakeMilepost,
+) -> None:
     seen: list[int] = []
-    async with ordering(make_mp(), seen, by_property("key"), exactly_once=True) as old:
-        await stand_apart(old, seen)
+    async with ordering(make_mp(), seen, by_function(by_key), exactly_once=True) as old:
+        await stand_apart(old, seen, quoted=True)
         with pytest.raises(MilepostError, match="would come twice"):
             await ordering(make_mp(), seen, "stream", exactly_once=True).run_until_idle()
         await old.run_until_idle()
     async with ordering(make_mp(), seen, "stream", exactly_once=True) as new:
         await new.run_until_idle()
     assert sorted(seen) == list(range(1, 401))
+
+
+def recording(mp: Milepost, seen: list[tuple[int, int]], **options: Any) -> Milepost:
+    """Notes the key and the position of each message, after a moment."""
+
+    @mp.subscription("ordered", category="s", **options)
+    async def handle(message: Message[Any]) -> None:
+        await asyncio.sleep(0.001)
+        seen.append((int(message.properties["key"]), message.position))
+
+    return mp
+
+
+async def append_until(mp: Milepost, enough: Callable[[], bool]) -> int:
+    """Appends until it is enough; how many that are."""
+    for n in count(1):
+        await mp.append(f"s-{n % 20}", NewMessage("placed", properties={"key": n % 7}))
+        if enough():
+            return n
+    raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"ordered_by": "stream"}, {"ordered_by": by_property("key")}),
+        ({"ordered_by": by_function(by_key)}, {"ordered_by": by_property("key")}),
+        ({"ordered_by": by_property("key"), "lanes": 3}, {"ordered_by": by_property("key"), "lanes": 8}),
+        ({"ordered_by": by_property("key"), "lanes": 8}, {"ordered_by": by_property("key"), "lanes": 1}),
+    ],
+)
+async def test_a_barrier_while_old_workers_run(
+    make_mp: MakeMilepost, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    by_old: list[tuple[int, int]] = []
+    by_new: list[tuple[int, int]] = []
+    old, new = recording(make_mp(), by_old, **before), recording(make_mp(), by_new, **after)
+    async with old, new, old.running(grace=5):
+        appending = asyncio.create_task(append_until(old, lambda: len(by_new) > 100))
+        await until(lambda: len(by_old) > 100)
+        async with new.running(grace=5):
+            appended = await asyncio.wait_for(appending, 60)
+            await until(lambda: len(by_old) + len(by_new) >= appended)
+    # Nothing twice, and nothing of what the old one handled is beyond the barrier.
+    assert sorted(position for _, position in by_old + by_new) == list(range(1, appended + 1))
+    assert max(position for _, position in by_old) < min(position for _, position in by_new)
+    for key in range(7):
+        positions = [position for of, position in by_new if of == key]
+        assert positions == sorted(positions)

@@ -1,12 +1,13 @@
 """Progress: subscriptions, ownership, cursors and rows, the same whatever keeps them."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Tally, Write
 from milepost.dispatch.breaker import judged
-from milepost.progress.protocol import Bare, RolledBack, Stale
+from milepost.progress.protocol import Bare, RolledBack, RowPlace, Stale
 from progress.keepers import Keeper
 from progress.lanes import STALL_AFTER, Owner, asking, definition, held_positions, positions, row, taken
 
@@ -15,6 +16,12 @@ from progress.lanes import STALL_AFTER, Owner, asking, definition, held_position
 async def owner(keeper: Keeper) -> Owner:
     """The owner of lane 0 of a new subscription."""
     return Owner(keeper.progress, await taken(keeper.progress))
+
+
+async def nobody(positions: Sequence[int]) -> list[RowPlace]:
+    """Where there are no rows."""
+    assert not positions
+    return []
 
 
 class TestDeclare:
@@ -77,15 +84,40 @@ class TestDeclare:
         assert "now selects category order, from position 81,244 on" in changed.changed
         [same] = await keeper.progress.declare([definition(selects="category order")])
         assert (same.number, same.changed) == (2, None)
-        [ordered] = await keeper.progress.declare([definition(selects="category order", orders="customer")])
-        assert ordered.number == 3
-        assert "now orders by customer" in (ordered.changed or "")
 
-    async def test_lanes_stay(self, keeper: Keeper) -> None:
-        await keeper.progress.declare([definition(lanes=2)])
-        [opened] = await keeper.progress.declare([definition(lanes=4)])
-        assert (opened.lanes, opened.number) == (2, 1)
-        assert opened.changed == "it keeps its 2 lanes, not 4"
+    async def test_another_order_and_other_lanes_begin_at_one_position(self, keeper: Keeper) -> None:
+        [opened] = await keeper.progress.declare([definition(lanes=2, start=Cursor(7))])
+        new = definition(lanes=4, orders="function 2")
+        [pending] = await keeper.progress.declare([new])
+        assert (pending.lanes, pending.number, pending.pending) == (2, 1, "ready")
+        said = await keeper.progress.reorder(opened.id, new, nobody)
+        assert said is not None
+        assert "now orders by function 2 in 4" in said
+        [changed] = await keeper.progress.declare([new])
+        assert (changed.lanes, changed.number, changed.orders, changed.pending) == (4, 2, "function 2", None)
+        held = await keeper.progress.take(opened.id, range(9), 2)
+        assert [one.state.cursor for one in held] == [Cursor(7)] * 4
+        assert await keeper.progress.reorder(opened.id, new, nobody) is None
+
+    async def test_another_order_fences_and_takes_rows_along(self, keeper: Keeper) -> None:
+        held = await taken(keeper.progress, lanes=2)
+        owner = Owner(keeper.progress, held)
+        await owner.swap(Write(Cursor(9), (Move(3, None, row(3)), Move(5, None, row(5))), Tally(0, 2)))
+        await keeper.progress.release(owner.held, None)
+        [other] = await keeper.progress.take(held.subscription, [1])
+        await keeper.progress.release(other, Exchange(0.0, Write(Cursor(9), (), Tally(1)), None))
+        new = definition(lanes=3, orders="property p")
+        await keeper.progress.declare([new])
+
+        async def places(positions: Sequence[int]) -> list[RowPlace]:
+            return [(position, 2, f"k{position}") for position in positions]
+
+        assert await keeper.progress.reorder(held.subscription, new, places)
+        with pytest.raises(Stale):
+            await owner.swap(Write(Cursor(10), (), Tally(1)))
+        [last] = await keeper.progress.take(held.subscription, [2])
+        found = await Owner(keeper.progress, last).ask(keys=["k3", "k5"])
+        assert held_positions(found) == {"k3": ([3], False), "k5": ([5], False)}
 
 
 class TestOwnership:

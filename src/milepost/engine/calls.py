@@ -1,7 +1,7 @@
 """Calls handlers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
 from typing import Any
@@ -41,9 +41,12 @@ class Calls:
 
     def __init__(self, subscription: Subscription, threads: Threads) -> None:
         self._name = subscription.name
+        self._group = subscription.group
         self.handler_of = subscription.handler_of
         self._timeout = subscription.declaration.timeout
         self._threads = threads
+        self.is_replay: Callable[[Message[Any]], bool] = _never
+        """Whether a message had been handled before and is repeated on purpose."""
 
     async def one(self, delivery: AnyDelivery, slot: Slot, transaction: Transaction | None = None) -> None:
         """Hands one message to its handler; raises what the handler raises."""
@@ -69,7 +72,14 @@ class Calls:
         return handler.prepare(message, context, None)
 
     def _context(self, message: Message[Any], attempt: int) -> Context:
-        return Context(subscription=self._name, position=message.position, attempt=attempt)
+        return Context(
+            subscription=self._name,
+            group=self._group,
+            position=message.position,
+            stream=message.stream,
+            attempt=attempt,
+            replay=self.is_replay(message),
+        )
 
     async def _call(
         self, handler: Handler, subject: Any, context: Context, slot: Slot, transaction: Transaction | None
@@ -106,3 +116,7 @@ class Calls:
             raise TimedOut(self._timeout)
         if error is not None:
             raise error
+
+
+def _never(message: Message[Any]) -> bool:
+    return False

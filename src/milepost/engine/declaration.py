@@ -3,20 +3,18 @@
 import json
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal
 
 from milepost.dispatch import Retry, Settings
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
+from milepost.engine.start import Start, start_from
 from milepost.engine.values import Check, checked, instance_of, one_of, optional, seconds, whole
 from milepost.errors import InvalidMessage
 from milepost.filter import Filter, compile_filter
-from milepost.log.codec import MAX_INTEGER, check_name
+from milepost.log.codec import check_name
 from milepost.log.selection import Selection, Types
 from milepost.suggestions import suggestion
-
-Start: TypeAlias = Literal["beginning", "now"] | datetime | int
 
 BATCH: Final = 100
 """At most so many messages for a handler of a list, where the subscription does not say."""
@@ -116,12 +114,15 @@ class Declaration:
 
     def selects(self, handled: Set[str] | None = None) -> str:
         """The same as one text, equal for all declarations that select the same in the same words."""
-        selected = {
+        selected: dict[str, Any] = {
             "category": self.category,
             "stream": self.stream,
             "types": self.types if handled is None else self.taken(handled),
             "where": None if self.where is None else self.where.canonical,
         }
+        if handled is not None and any({"*", ">"} & set(name) for name in self.taken(handled)):
+            # Whoever reads it must not take a type for a pattern.
+            selected["exact"] = True
         return json.dumps(selected, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -129,11 +130,11 @@ class Declaration:
         """What it orders by, as one text."""
         return self.ordered_by.text
 
-    def dispatch_settings(self) -> Settings:
-        """What this means to a lane. The time-out is the caller's of the handler."""
+    def dispatch_settings(self, order: Order) -> Settings:
+        """What this means to a lane with the order that is in force. The time-out is the handler's caller's."""
         return Settings(
             window=self.window,
-            ordered=self.ordered_by != UNRELATED,
+            ordered=order != UNRELATED,
             on_park=self.on_park,
             retry=self.retry,
             track_all=self.tracking == "all",
@@ -182,24 +183,12 @@ def _where(value: Any) -> Filter | None:
     return compile_filter(value)
 
 
-def _start(value: Any) -> Start:
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise ValueError("a datetime with a time zone is wanted")
-        return value
-    if type(value) is int and 0 <= value <= MAX_INTEGER:
-        return value
-    if isinstance(value, str) and value in ("beginning", "now"):
-        return "now" if value == "now" else "beginning"
-    raise ValueError('"beginning", "now", a datetime or a position is wanted')
-
-
 _CHECKS: dict[str, Check[Any]] = {
     "category": _choices("category"),
     "stream": _choices("stream"),
     "types": _choices("types"),
     "where": _where,
-    "start": _start,
+    "start": start_from,
     "ordered_by": order_of,
     "lanes": whole(1, MAX_LANES),
     "concurrency": optional(whole(1)),

@@ -45,6 +45,10 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that wait for a person."""
     unrouted: int
     """Messages that no consumer wants yet."""
+    barrier: str | None
+    """Why nothing runs for a moment, if so: it is being moved, or its order changes."""
+    replaying: int
+    """How many positions that had been handled are still to be repeated."""
     owners: tuple[str, ...]
     """The workers that have its lanes."""
     lanes: tuple[LaneInfo, ...]
@@ -66,10 +70,14 @@ class Overview:
         """The subscription of this group and name; raises `UnknownSubscription`."""
         # The head comes first: what is appended after the cursors were read is not their lag.
         head = await self._log.horizon.look()
+        return (await self._infos([await self.standing(group, name)], head))[0]
+
+    async def standing(self, group: str, name: str) -> Standing:
+        """What is stored of it; raises `UnknownSubscription`."""
         found = await self._progress.standings(group, name)
         if not found:
             raise await self._unknown(group, name)
-        return (await self._infos(found, head))[0]
+        return found[0]
 
     async def _infos(self, standings: Sequence[Standing], head: int) -> list[SubscriptionInfo]:
         behind = [not_passed((lane.cursor for lane in standing.lanes), head) for standing in standings]
@@ -92,6 +100,8 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
         waiting=standing.waiting,
         parked=standing.parked,
         unrouted=standing.unrouted,
+        barrier=standing.barrier,
+        replaying=sum(lane.replay.beyond(lane.cursor.position).size for lane in standing.lanes),
         owners=tuple(sorted({lane.owner for lane in standing.lanes if lane.owner is not None})),
         lanes=tuple(
             LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)

@@ -1,9 +1,19 @@
 """A subscription to look at and to operate, from any process."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any
 
+from milepost.engine.caught_up import CaughtUp, Written
+from milepost.engine.choosing import Positions, States, limited, listed, meant
+from milepost.engine.control import Control, Plan
+from milepost.engine.deliveries import Deliveries, DeliveryInfo, OnBatch
 from milepost.engine.info import Overview, SubscriptionInfo
 from milepost.engine.place import Place
+from milepost.engine.start import Start
+from milepost.engine.stream_progress import Progressing, StreamProgress
+from milepost.progress.deliveries import Decided, Decision
 
 
 class ManagedSubscription:
@@ -17,6 +27,181 @@ class ManagedSubscription:
     async def info(self) -> SubscriptionInfo:
         """How it stands now; raises `UnknownSubscription` if there is none."""
         return await Overview(self._place()).one(self.group, self.name)
+
+    async def progress(self, stream: str) -> StreamProgress:
+        """How far it is with one stream: the version handled, the version known, lagging or not.
+
+        What was handled is stored at the subscription's cadence, 0.2 s by default.
+        """
+        return await Progressing(self._place(), self.group, self.name).of(stream)
+
+    async def caught_up(self, written: Written, *, timeout: float | None = 2) -> None:
+        """Returns when everything of an append has been handled: done, skipped, or not for this subscription.
+
+        Args:
+            written: What `append` or `append_many` returned, or the position of a message.
+            timeout: Seconds after which `NotHandledYet` says where it is instead. Defaults to 2; None: never.
+
+        Where waiting is of no use it does not wait: `NotHandled` says that the message is parked, or waits behind
+        one that is, or that the subscription is paused; `NotHandledYet` also that it is tried again, but later.
+        """
+        await CaughtUp(self._place(), self.group, self.name).wait(written, timeout)
+
+    async def deliveries(
+        self,
+        *,
+        state: States | None = None,
+        key: str | None = None,
+        reason: str | None = None,
+        after: int = 0,
+        up_to: int | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[DeliveryInfo, None]:
+        """The messages that need attention of their own, in order of position, in pages.
+
+        Args:
+            state: "parked", "retrying", "waiting", "unrouted", "running" or "skipped", or several of them.
+                Defaults to all.
+            key: Only what is kept in order by this key: the stream, unless the subscription says otherwise.
+            reason: Only those whose reason has this text in it, in upper or lower case.
+            after: Only higher positions.
+            up_to: Only positions up to this one.
+            limit: At most so many.
+        """
+        pages = self.delivery_pages(state=state, key=key, reason=reason, after=after, up_to=up_to, limit=limit)
+        async with aclosing(pages):
+            async for page in pages:
+                for delivery in page:
+                    yield delivery
+
+    async def delivery_pages(
+        self,
+        *,
+        state: States | None = None,
+        key: str | None = None,
+        reason: str | None = None,
+        after: int = 0,
+        up_to: int | None = None,
+        limit: int | None = None,
+    ) -> AsyncGenerator[list[DeliveryInfo], None]:
+        """What `deliveries` gives, in the lists it is loaded in."""
+        choice = listed(state=state, key=key, reason=reason, after=after, up_to=up_to)
+        async with aclosing(self._deliveries().pages(choice, limited(limit))) as pages:
+            async for page in pages:
+                yield page
+
+    async def count_deliveries(
+        self,
+        *,
+        state: States | None = None,
+        key: str | None = None,
+        reason: str | None = None,
+        after: int = 0,
+        up_to: int | None = None,
+    ) -> int:
+        """How many `deliveries` would give."""
+        choice = listed(state=state, key=key, reason=reason, after=after, up_to=up_to)
+        return await self._deliveries().count(choice)
+
+    async def retry(
+        self,
+        positions: Positions | None = None,
+        *,
+        all: bool = False,
+        up_to: int | None = None,
+        limit: int | None = None,
+        state: States | None = None,
+        reason: str | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> Decided:
+        """Has messages tried now, and counted anew: those at these positions, or all, or all up to a position.
+
+        The lowest come first, a thousand in a transaction, so that it can be interrupted at any point.
+
+        Args:
+            positions: Of parked or retrying messages; one or several.
+            all: All parked ones.
+            up_to: All parked ones up to this position.
+            limit: At most so many.
+            state: With `all` and `up_to`: "parked", "retrying" or both. Defaults to "parked".
+            reason: With `all` and `up_to`: only those whose reason has this text in it.
+            on_batch: Called after each transaction with how many messages that is so far.
+        """
+        chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, reason=reason)
+        return await self._deliveries().decide(Decision.RETRY, chosen, limit=limited(limit), on_batch=on_batch)
+
+    async def skip(
+        self,
+        positions: Positions | None = None,
+        *,
+        all: bool = False,
+        up_to: int | None = None,
+        limit: int | None = None,
+        state: States | None = None,
+        reason: str | None = None,
+        on_batch: OnBatch | None = None,
+    ) -> Decided:
+        """Passes messages over for good; what waits behind them goes on. Its arguments are those of `retry`.
+
+        It takes parked, retrying, waiting and unrouted messages; `all` and `up_to` mean the parked ones unless
+        `state` says otherwise. A message that is running is left alone.
+        """
+        chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, reason=reason)
+        return await self._deliveries().decide(Decision.SKIP, chosen, limit=limited(limit), on_batch=on_batch)
+
+    def _deliveries(self) -> Deliveries:
+        return Deliveries(self._place(), self.group, self.name)
+
+    async def pause(self, *, timeout: float = 60) -> None:
+        """Nothing of it runs when this returns, in no process, until it is resumed; also after restarts.
+
+        Raises `NotConfirmed` if a worker takes longer than `timeout` seconds: it is paused all the same.
+        """
+        await (await self._control()).pause(timeout)
+
+    async def resume(self) -> None:
+        """It goes on where it was."""
+        await (await self._control()).resume()
+
+    async def move(self, to: Start, *, timeout: float = 60) -> int:
+        """Goes on elsewhere: at the "beginning", "now", at a time, or after a position.
+
+        Messages between are handled again, or never. Deliveries above that place are forgotten; returns how many.
+        It waits for `timeout` seconds until nothing of it runs, and raises `NotConfirmed` if something does.
+        """
+        return await (await self._control()).move(to, timeout)
+
+    async def plan_move(self, to: Start) -> Plan:
+        """What `move` would do; nothing is done."""
+        return await (await self._control()).plan_move(to)
+
+    async def replay(self, start: Start, end: datetime | int | None = None, *, timeout: float = 60) -> int:
+        """Repeats what was handled after `start` and up to `end`, then goes on where it was.
+
+        Handlers are told by `Context.replay`. Without `end` it is all that was handled. Returns how many positions
+        that are. Deliveries between are forgotten: their messages come too, not marked, since they had not been
+        handled.
+        """
+        return await (await self._control()).replay(start, end, timeout)
+
+    async def plan_replay(self, start: Start, end: datetime | int | None = None) -> Plan:
+        """What `replay` would do; nothing is done."""
+        return await (await self._control()).plan_replay(start, end)
+
+    async def update(self, **changes: Any) -> None:
+        """Limits it: `concurrency` is how many messages a process handles at once; None is what the code says.
+
+        What selects and orders is declared in code: `DeclaredInCode`.
+        """
+        await (await self._control()).update(changes)
+
+    async def delete(self, *, timeout: float = 60) -> None:
+        """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts."""
+        await (await self._control()).delete(timeout)
+
+    async def _control(self) -> Control:
+        place = self._place()
+        return Control(place, await Overview(place).standing(self.group, self.name))
 
     def __repr__(self) -> str:
         return f"ManagedSubscription({f'{self.group}/{self.name}'!r})"

@@ -190,6 +190,22 @@ def lanes_of(messages: Sequence[AnyMessage], keys: Sequence[str] | None, lanes: 
     return [_bucket_of(key) % lanes for key in keys]
 
 
+def placed(messages: Sequence[AnyMessage], order: Order, lanes: int) -> tuple[list[int], list[str] | None]:
+    """The lane and, with an order, the key of each message; its stream's where a function gives none."""
+    try:
+        keys = order.keys(messages)
+    except Unordered:
+        keys = [_key_or_stream(message, order) for message in messages]
+    return lanes_of(messages, keys, lanes), keys
+
+
+def _key_or_stream(message: AnyMessage, order: Order) -> str:
+    try:
+        return order.key(message) or ""
+    except Unordered:
+        return order.stream_key(message) or ""
+
+
 _bucket_of = lru_cache(maxsize=100_000)(bucket_of)
 
 BY_STREAM: Final[Order] = ByStream()
@@ -207,6 +223,21 @@ def order_of(value: Any) -> Order:
     if isinstance(value, _KINDS):
         return value
     raise ValueError('"stream", by_property("Name"), by_correlation, by_function(f, version=1) or None is wanted')
+
+
+def order_named(text: str, own: Order) -> Order:
+    """The order of this text; a function, which only its own program has, is `own`."""
+    kind, _, name = text.partition(" ")
+    match kind:
+        case "stream":
+            return BY_STREAM
+        case "none":
+            return UNRELATED
+        case "property":
+            return ByProperty(name)
+        case "correlation":
+            return by_correlation
+    return own
 
 
 _stream_of = attrgetter("stream")

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, Literal
 
+from milepost.engine.builder import Failed
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.listeners import Listeners
 from milepost.engine.place import Place
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.subscription import Subscription
-from milepost.engine.worker import Failed, Worker
+from milepost.engine.worker import Worker
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
 from milepost.log.reader import Query

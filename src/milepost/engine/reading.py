@@ -41,12 +41,18 @@ class Reading:
         self._outlived = outlived
         self._window = window
         self._lanes: dict[int, Owned] = {}
+        self._end: int | None = None
         self._lowest_next = True
         self._changed = asyncio.Event()
 
     def reads_for(self, lanes: dict[int, Owned]) -> None:
         """These are the lanes from now on."""
         self._lanes = lanes
+        self._changed.set()
+
+    def stops_at(self, position: int | None) -> None:
+        """Nothing is read beyond this position, for now."""
+        self._end = position
         self._changed.set()
 
     def room(self) -> None:
@@ -73,6 +79,7 @@ class Reading:
             self._let_go()
             if segment is None:
                 return True
+            segment = segment.up_to(self._end)
             self._spread(segment, together)
             if segment.high > after:
                 return True
@@ -89,7 +96,10 @@ class Reading:
         return list(turns) if self._lowest_next else [*turns][::-1]
 
     def _hungry(self) -> list[Owned]:
-        return [owned for owned in self._lanes.values() if owned.is_hungry]
+        end = self._end
+        return [
+            owned for owned in self._lanes.values() if owned.is_hungry and (end is None or owned.lane.reach < end)
+        ]
 
     def _is_ample(self) -> bool:
         """Whether there is enough for now: half of all windows, and something of it can be handed out."""

@@ -51,11 +51,12 @@ class Rows:
             stalled=state.stalled,
         )
 
+    async def messages(self, positions: Sequence[int]) -> Sequence[Message[Any]]:
+        """The messages at these positions, as far as they are still there."""
+        return await self._reader.messages_at(self._database, positions) if positions else ()
+
     async def _messages(self, rows: Iterable[Loaded[Bare]]) -> Messages:
-        positions = sorted({loaded.row.position for loaded in rows})
-        if not positions:
-            return {}
-        page = await self._reader.messages_at(self._database, positions)
+        page = await self.messages(sorted({loaded.row.position for loaded in rows}))
         return {message.position: message for message in page}
 
 

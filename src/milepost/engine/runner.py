@@ -1,7 +1,6 @@
 """Runs one subscription in one process: its lanes, what they hand out, and what came of it."""
 
 import asyncio
-import logging
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -11,8 +10,9 @@ from typing import Any
 from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Settings
 from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
 from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
+from milepost.engine.journal import Journal
 from milepost.engine.lag import not_passed
-from milepost.engine.order import ByFunction, Order, Unordered, lanes_of
+from milepost.engine.order import ByFunction, Order, Unordered, placed
 from milepost.engine.owned import Owned
 from milepost.engine.reading import Reading
 from milepost.engine.settling import Settling
@@ -23,8 +23,6 @@ from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
-
-logger = logging.getLogger("milepost.engine")
 
 CLAIMED_AT_ONCE = 256
 """How many deliveries are taken from a lane at a time."""
@@ -58,6 +56,7 @@ class Runner:
         self,
         subscription: Subscription,
         *,
+        order: Order,
         lanes: int,
         concurrency: int,
         calls: Calls,
@@ -70,7 +69,7 @@ class Runner:
         declaration = subscription.declaration
         self.name = subscription.name
         self.timeout = declaration.timeout
-        self.settings: Settings = declaration.dispatch_settings()
+        self.settings: Settings = declaration.dispatch_settings(order)
         self.lanes: dict[int, Owned] = {}
         self.suspects = False
         self.reading: Reading
@@ -78,23 +77,28 @@ class Runner:
         self.exactly_once: ExactlyOnce | None = None
         self._together = subscription.batch
         self._several_handlers = subscription.batch is not None and len(subscription.handlers) > 1
-        self._order: Order = declaration.ordered_by
+        self.order = order
         self._of = lanes
-        self._concurrency = concurrency
-        self._calls = calls
+        self.concurrency = concurrency
+        """How many messages are handled at once."""
+        self.calls = calls
         self._now = now
         self._changed = changed
         self._lost = lost
         self._breaker = Breaker(self.settings.stall_after, self.settings.retry.delay)
         self.claimed: deque[tuple[Owned, AnyDelivery]] = deque()
         """What may be handed out, taken from lanes in bulk."""
-        self.may_lack_keys = isinstance(declaration.ordered_by, ByFunction)
+        self.may_lack_keys = isinstance(order, ByFunction)
         """Whether there may be messages for which a function gives no key: they are parked under their stream."""
-        self.settling = Settling(subscription.name, now=now, settled=self._settled, gives_up=failed)
+        self.journal = Journal(subscription.name, subscription.group)
+        """What is logged of it."""
+        self.settling = Settling(self.journal, now=now, settled=self._settled, gives_up=failed)
         self._turn = Turn(self, self.settling, calls, threads)
         self._stalled: str | None = None
         self._active: dict[int, Owned] = {}
         self._running = 0
+        self._is_bounded = False
+        calls.is_replay = self._is_replay
 
     # Lanes
 
@@ -103,12 +107,15 @@ class Runner:
         lane = Lane(self.settings, state, breaker=self._breaker, random=random.random)
         self.lanes[held.lane] = Owned(held, lane, looks_first=bool(state.running))
         self._lanes_changed()
+        if state.unclean:
+            self.journal.info("lane %d is taken over: its owner gave no sign of life", held.lane, lane=held.lane)
         if self.settling.telling is not None:
             self.settling.telling.taken(held, vanished=state.unclean)
 
     def lose(self, owned: Owned, error: Exception) -> None:
         """Somebody else has the lane, or nobody knows what is stored: what runs of it is of no use."""
-        logger.warning("%s: lane %d is lost: %s", self.name, owned.number, error or type(error).__name__)
+        why = str(error) or type(error).__name__
+        self.journal.warning("lane %d is lost: %s", owned.number, why, lane=owned.number)
         owned.lost = True
         self._give_back_claimed(owned)
         owned.lane.discard()
@@ -150,23 +157,31 @@ class Runner:
         while self.claimed:
             self._give_back_claimed(self.claimed[0][0])
 
+    def poke(self) -> None:
+        """A person may have changed rows."""
+        for owned in self.lanes.values():
+            owned.lane.poke()
+        self.writing.look()
+
+    def stops_at(self, position: int | None) -> None:
+        """Nothing beyond this position is handled, for now; what was is written at once."""
+        self.reading.stops_at(position)
+        self._is_bounded = self.writing.hurries = position is not None
+        self.writing.look()
+
     # From the log
 
     def places(self, messages: Sequence[Message[Any]]) -> tuple[list[int], list[str] | None]:
         """The lane and, with an order, the key of each message."""
-        try:
-            keys = self._order.keys(messages)
-        except Unordered:
-            keys = [self._key_of(message) or "" for message in messages]
-        return lanes_of(messages, keys, self._of), keys
+        return placed(messages, self.order, self._of)
 
-    def _key_of(self, message: Message[Any]) -> str | None:
-        is_without = self._why_without_key(message) is not None
-        return self._order.stream_key(message) if is_without else self._order.key(message)
+    def _is_replay(self, message: Message[Any]) -> bool:
+        [lane], _ = self.places([message])
+        return lane in self.lanes and message.position in self.lanes[lane].held.replay
 
     def _why_without_key(self, message: Message[Any]) -> str | None:
         try:
-            self._order.key(message)
+            self.order.key(message)
         except Unordered as error:
             return error.reason
         return None
@@ -201,7 +216,10 @@ class Runner:
     def _follow_breaker(self) -> None:
         """When it lets all go on, lanes that had to wait for it do."""
         stalled, self._stalled = self._stalled, self._breaker.stalled
+        if self._stalled and not stalled:
+            self.journal.error("stalled: %s", self._stalled)
         if stalled and not self._stalled:
+            self.journal.warning("goes on: a message succeeded again")
             self._active = dict(self.lanes)
             self._changed()
         if self.settling.telling is not None:
@@ -211,7 +229,7 @@ class Runner:
 
     def take(self) -> Work | None:
         """The next call, if this subscription may have one more."""
-        if self._running >= self._concurrency:
+        if self._running >= self.concurrency:
             return None
         if self.suspects:
             return self._take_suspect()
@@ -227,17 +245,27 @@ class Runner:
                 given = [delivery for delivery in given if not self.refuse_without_key(owned, delivery)]
             if self._several_handlers and given:
                 given = self._of_one_handler(owned, given)
+            if owned.held.replay and given:
+                given = self._of_one_time(owned, given)
             if given:
                 return self._call(owned, given)
         return None
 
     def _of_one_handler(self, owned: Owned, deliveries: list[AnyDelivery]) -> list[AnyDelivery]:
         """Those for the handler of the first; the others are for another call."""
-        handler_of = self._calls.handler_of
+        handler_of = self.calls.handler_of
         handler = handler_of(deliveries[0].message.type)
         mine = [each for each in deliveries if handler_of(each.message.type) is handler]
         if len(mine) < len(deliveries):
             owned.lane.give_back([each for each in deliveries if handler_of(each.message.type) is not handler])
+        return mine
+
+    def _of_one_time(self, owned: Owned, deliveries: list[AnyDelivery]) -> list[AnyDelivery]:
+        """Those that are repeated, or those that are not, as the first is; the others are for another call."""
+        replay = owned.held.replay
+        first = deliveries[0].message.position in replay
+        mine = [each for each in deliveries if (each.message.position in replay) is first]
+        owned.lane.give_back([each for each in deliveries if (each.message.position in replay) is not first])
         return mine
 
     def _take_turn(self) -> Work | None:
@@ -278,6 +306,9 @@ class Runner:
 
     def _tell_given_up(self) -> None:
         for owned in self.lanes.values():
+            for entry in owned.lane.given_up:
+                if entry.fate is not None:
+                    self.journal.parked(entry.message, entry.fate.attempts, entry.fate.reason)
             if owned.lane.given_up and self.settling.telling is not None:
                 self.settling.telling.given_up(owned.lane.given_up)
             owned.lane.given_up.clear()
@@ -315,7 +346,7 @@ class Runner:
     def _limit(self, owned: Owned) -> int:
         """How many to take at once. What has to be stored as running first is only what can run now."""
         if owned.lane.tracks_starts:
-            return max(1, self._concurrency - self._running)
+            return max(1, self.concurrency - self._running)
         if self._together is not None:
             return self._together
         return CLAIMED_AT_ONCE if self.exactly_once is None else MESSAGES
@@ -329,6 +360,7 @@ class Runner:
         owned.lane.park([delivery], self._now(), reason=reason)
         self.settling.tally.parked += 1
         self._settled(owned, at_once=True)
+        self.journal.parked(delivery.message, delivery.attempt, reason)
         if self.settling.telling is not None:
             self.settling.telling.without_key(delivery, reason)
         return True
@@ -343,9 +375,9 @@ class Runner:
                 await self._perform_exactly_once(self.exactly_once, call, slot)
                 return
             if self._together:
-                await self._calls.several(call.deliveries, slot)
+                await self.calls.several(call.deliveries, slot)
             else:
-                await self._calls.one(call.deliveries[0], slot)
+                await self.calls.one(call.deliveries[0], slot)
         except Abandoned:
             self.settling.failed(owned, call.deliveries, TimedOut(self.timeout))
             raise
@@ -359,9 +391,7 @@ class Runner:
             owned.running -= 1
             owned.ended()
         if error is None:
-            self.settling.all_done(owned, call.deliveries)
-            if self.settling.telling is not None and self.settling.telling.tells_handled:
-                self.settling.telling.handled(call.deliveries, monotonic() - begun)
+            self.settling.all_done(owned, call.deliveries, monotonic() - begun)
         else:
             self.settling.failed(owned, call.deliveries, error, monotonic() - begun)
 
@@ -371,14 +401,14 @@ class Runner:
         try:
             failures = await exactly_once.run(owned, call.deliveries, slot)
         except Again as again:
-            logger.info("%s: a transaction runs again: %s", self.name, again)
+            self.journal.info("a transaction runs again: %s", again, lane=owned.number)
             owned.lane.give_back(call.deliveries)
         except Exception as error:
             # Whatever it is, nobody knows whether it was committed: the lane is read again.
             self._lost(owned, error)
         else:
             for delivery, failure in failures.items():
-                self.settling.settle_one(owned, delivery, failure, monotonic() - begun)
+                self.settling.settle_one(owned, delivery, failure, monotonic() - begun, len(call.deliveries))
         finally:
             owned.exchange_ended()
         self.exchanged(owned)
@@ -411,7 +441,7 @@ class Runner:
         """
         now = self._now()
         if self._running or self.claimed or not self._is_idle_elsewhere(head, elsewhere):
-            self.writing.hurries = False
+            self.writing.hurries = self._is_bounded
             return False
         if all(owned.is_idle(head, now) for owned in self.lanes.values()):
             return True

@@ -1,6 +1,7 @@
 """Who keeps progress and leases: what a `Milepost` was given, made ready."""
 
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ from milepost.log import schema
 from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.schema import Migrate
+from milepost.log.statements import Statements
+from milepost.log.wakeups import Wakeups
 from milepost.progress.following import DistantProgress, Following
 from milepost.progress.leases import PostgresLeases
 from milepost.progress.memory_leases import MemoryLeases
@@ -28,6 +31,8 @@ class Services:
     """Where leases are that are kept in PostgreSQL: where progress is, and else with the log."""
     following: Following | None
     """What progress remembers of the log; None: Milepost cannot tell."""
+    wakeups: Wakeups
+    """Tells when a person has done something to a subscription."""
     database: Database | None
     """Where the transactions of handlers are; None: nowhere."""
     own: tuple[Database, ...] = ()
@@ -43,6 +48,20 @@ class Services:
         await self.progress.open()
         if self.following is not None:
             await self.following.begin()
+
+    @asynccontextmanager
+    async def told(self, callback: Callable[[], None]) -> AsyncIterator[None]:
+        """Within this block the callback is called whenever a person has done something to a subscription."""
+        with self.wakeups.on_act(callback):
+            if self.kept is not Kept.IN_ANOTHER_DATABASE:
+                # The log's own listen while it is followed.
+                yield
+                return
+            self.wakeups.start()
+            try:
+                yield
+            finally:
+                await self.wakeups.stop()
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for as long as a program works."""
@@ -67,6 +86,7 @@ def with_log(log: Log, url: str, leases: Leases | None) -> Services:
         leases=leases or PostgresLeases(),
         home=Home(url, name),
         following=Following(log.database, name, log),
+        wakeups=log.wakeups,
         database=log.database,
     )
 
@@ -80,6 +100,7 @@ def outside(log: Log, url: str, progress: Progress, leases: Leases | None) -> Se
         leases=leases or MemoryLeases(),
         home=Home(url, log.statements.schema),
         following=None,
+        wakeups=log.wakeups,
         database=None,
     )
 
@@ -99,6 +120,7 @@ async def in_another_database(
         leases=leases or PostgresLeases(),
         home=Home(url, name),
         following=following,
+        wakeups=Wakeups(database, Statements(name)),
         database=database,
         own=(database, remembered),
     )

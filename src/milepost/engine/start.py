@@ -1,12 +1,26 @@
 """Where a new subscription begins."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from milepost.dispatch import Cursor
+from milepost.log.codec import MAX_INTEGER
 from milepost.log.log import Log
 
 Start = Literal["beginning", "now"] | datetime | int
+
+
+def start_from(value: Any) -> Start:
+    """What was given as a place to start at; a `ValueError` says what is wanted."""
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError("a datetime with a time zone is wanted")
+        return value
+    if type(value) is int and 0 <= value <= MAX_INTEGER:
+        return value
+    if isinstance(value, str) and value in ("beginning", "now"):
+        return "now" if value == "now" else "beginning"
+    raise ValueError('"beginning", "now", a datetime or a position is wanted')
 
 
 async def start_of(start: Start, log: Log) -> tuple[Cursor, datetime | None]:

@@ -4,35 +4,34 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from uuid import uuid4
 
+import msgspec
+
 from milepost.dispatch import Cursor
-from milepost.engine.calls import AnyDelivery, Calls
+from milepost.engine.builder import Builder, Failed
 from milepost.engine.clock import Clock
-from milepost.engine.exactly_once import ExactlyOnce
+from milepost.engine.declaring import Declaring
 from milepost.engine.heart import Heart
-from milepost.engine.kept import Kept
 from milepost.engine.listeners import Audience
 from milepost.engine.owned import Owned
-from milepost.engine.pages import Pages
 from milepost.engine.place import Place
-from milepost.engine.reading import Reading
 from milepost.engine.rows import Rows
 from milepost.engine.runner import Runner
+from milepost.engine.served import Served
 from milepost.engine.slots import Slots
-from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
 from milepost.engine.threads import Threads
-from milepost.engine.writing import Writing
 from milepost.errors import Unavailable
 from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.reader import Query
-from milepost.progress.protocol import Definition, Opened, Outdated, Progress, RolledBack, Stale
+from milepost.progress.protocol import Opened, Outdated, Progress, RolledBack, Stale
+from milepost.progress.refusals import stale
 
 logger = logging.getLogger("milepost.engine")
 
@@ -43,13 +42,12 @@ LAST = 5.0
 """Seconds for the end of what was cancelled, and for the last writes."""
 PATIENCE = 5.0
 """Seconds between two looks at whether a newer program has ended."""
+SOON = 0.1
+"""Seconds between two looks at whether lanes have come to where their order can change."""
 RELEASING = 2
 """How many lanes are released at once: each release is short, and a new connection is not."""
 SHORTEST = 0.05
 """Seconds until lanes are shared again after that was not possible, at first."""
-
-Failed = Callable[[AnyDelivery, BaseException], bool]
-"""Told of each failed attempt; whether the message is to be parked at once."""
 
 
 class Worker:
@@ -69,6 +67,7 @@ class Worker:
         audience: Audience | None = None,
     ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self._place = place
         self._log = place.log
         self._appender = appender
         self._subscriptions = subscriptions
@@ -76,13 +75,12 @@ class Worker:
         self._services = place.services
         self._progress: Progress = place.services.progress
         self._heart: Heart
-        self._transactions: Database
-        self._group = place.group
         self._concurrency = concurrency
         self._failed = failed or (lambda delivery, error: False)
         self._audience = audience
         self._clock = Clock()
         self._rows = Rows(place.log.database, place.reader)
+        self._declaring = Declaring(place, self._rows)
         self._grace = grace
         self._exits = exits
         self._slots = Slots(concurrency, grace)
@@ -90,13 +88,14 @@ class Worker:
         self._rebalance = asyncio.Event()
         self._shared = asyncio.Event()
         """Set when lanes were shared for the first time."""
-        self._opened: dict[int, Opened] = {}
-        self._runners: dict[int, Runner] = {}
-        self._waiting: dict[int, float] = {}
-        """Subscriptions that a newer program runs, and when that was last looked at."""
+        self._served: dict[int, Served] = {}
+        """The subscriptions, by their numbers."""
+        self._running: list[Runner] = []
         self._epochs: set[int] = set()
         self._giving: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._hurries = False
+        """Whether lanes could not be taken that soon can be."""
         self._releasing = asyncio.Semaphore(RELEASING)
         self.changed = asyncio.Event()
         """Set when something may have ended."""
@@ -104,46 +103,54 @@ class Worker:
     @property
     def runners(self) -> dict[str, Runner]:
         """By the names of their subscriptions."""
-        return {runner.name: runner for runner in self._runners.values()}
+        return {served.name: served.runner for served in self._served.values()}
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Works from the beginning of the block to its end; then what runs may end within the grace time."""
-        async with self._connections():
-            await self._open()
-            async with self._working():
+        async with self._connections() as transactions:
+            await self._services.begin()
+            self._clock.set(await self._progress.now())
+            opened = await self._declaring.all(self._subscriptions)
+            async with self._working(opened, transactions):
                 yield
 
     @asynccontextmanager
-    async def _connections(self) -> AsyncIterator[None]:
+    async def _connections(self) -> AsyncIterator[Database | None]:
         """Connections for transactions of handlers, which keep them: one for each that may run at once."""
         if not any(subscription.takes_transaction for subscription in self._subscriptions):
-            yield
+            yield None
             return
-        self._transactions = Database(self._services.transactions.conninfo, pool_size=self._concurrency)
-        await self._transactions.open()
+        transactions = Database(self._services.transactions.conninfo, pool_size=self._concurrency)
+        await transactions.open()
         try:
-            yield
+            yield transactions
         finally:
-            await self._transactions.close()
+            await transactions.close()
 
     @asynccontextmanager
-    async def _working(self) -> AsyncIterator[None]:
+    async def _working(self, opened: Sequence[Opened], transactions: Database | None) -> AsyncIterator[None]:
         lease = min(subscription.declaration.lease for subscription in self._subscriptions)
         self._heart = Heart(
             self._services.leases,
             self.id,
-            self._group,
+            self._place.group,
             lease,
             self._services.home,
             is_blocked=self._slots.is_blocked,
             exits=self._exits,
         )
         try:
-            async with self._heart, self._log.feed.followed(), asyncio.TaskGroup() as group:
+            async with (
+                self._heart,
+                self._log.feed.followed(),
+                self._services.told(self._rebalance.set),
+                asyncio.TaskGroup() as group,
+            ):
+                self._serve(opened, transactions, group)
                 handling = group.create_task(self._slots.run())
                 sharing = group.create_task(self._share(min(BALANCE, lease / 3)))
-                tasks = [handling, *(group.create_task(work) for work in self._works())]
+                tasks = [handling, *(group.create_task(work) for work in self._services.works())]
                 for telling in self._tellings():
                     telling.started(self.id)
                 try:
@@ -155,103 +162,40 @@ class Worker:
                         telling.stopped(self.id)
                     for task in tasks:
                         task.cancel()
+                    for served in self._served.values():
+                        await served.stop()
         finally:
             self._threads.close()
             if self._audience is not None:
                 await self._audience.close()
 
-    def _tellings(self) -> list[Telling]:
-        tellings = (runner.settling.telling for runner in self._runners.values())
-        return [telling for telling in tellings if telling is not None]
-
-    async def _open(self) -> None:
-        await self._services.begin()
-        self._clock.set(await self._progress.now())
-        definitions = [await self._definition(subscription) for subscription in self._subscriptions]
-        for subscription, opened in zip(
-            self._subscriptions, await self._progress.declare(definitions), strict=True
-        ):
-            if opened.changed:
-                logger.info("%s: %s", subscription.name, opened.changed)
-            self._opened[opened.id] = opened
-            runner = self._runners[opened.id] = self._runner(subscription, opened)
-            if runner.settling.telling is not None:
-                runner.settling.telling.opened(opened)
-        self._slots.serve(list(self._runners.values()))
-
-    async def _definition(self, subscription: Subscription) -> Definition:
-        declaration = subscription.declaration
-        start, since = await start_of(declaration.start, self._log)
-        return Definition(
-            group=self._group,
-            name=subscription.name,
-            lanes=declaration.lanes,
-            selects=subscription.selects,
-            orders=declaration.orders,
-            start=start,
-            since=since,
-            renamed_from=declaration.renamed_from,
-            exactly_once=subscription.takes_transaction,
-        )
-
-    def _runner(self, subscription: Subscription, opened: Opened) -> Runner:
-        declaration = subscription.declaration
-        runner = Runner(
-            subscription,
-            lanes=opened.lanes,
-            concurrency=min(declaration.concurrency or self._concurrency, self._concurrency),
-            calls=Calls(subscription, self._threads),
+    def _serve(self, opened: Sequence[Opened], transactions: Database | None, group: asyncio.TaskGroup) -> None:
+        builder = Builder(
+            place=self._place,
+            appender=self._appender,
+            queries=self._queries,
+            concurrency=self._concurrency,
+            clock=self._clock,
             threads=self._threads,
-            now=self._clock.now,
-            changed=self._wake,
             failed=self._failed,
-            lost=lambda owned, error: self._lose(opened.id, owned, error),
+            audience=self._audience,
+            transactions=transactions,
+            changed=self._wake,
+            lost=self._lose,
         )
-        if self._audience is not None:
-            runner.settling.telling = Telling(self._audience, subscription.name, self._group)
-        if subscription.takes_transaction:
-            runner.exactly_once = self._exactly_once(subscription, runner)
-        pages = Pages(
-            self._log.feed,
-            self._queries(subscription, opened.since),
-            lanes=opened.lanes,
-            by_stream=declaration.ordered_by.by_stream,
-        )
-        runner.reading = Reading(
-            self._log.feed, pages, runner.places, runner.filled, runner.outlived, window=runner.settings.window
-        )
-        runner.writing = Writing(
-            self._progress,
-            self._rows,
-            self._clock,
-            runner.settings,
-            seconds=declaration.checkpoint.seconds,
-            messages=declaration.checkpoint.messages,
-            changed=runner.exchanged,
-            woke=runner.look_again,
-            lost=lambda owned, error: self._lose(opened.id, owned, error),
-        )
-        return runner
+        for subscription, one in zip(self._subscriptions, opened, strict=True):
+            self._served[one.id] = Served(subscription, one, builder, group)
+        self._serve_slots()
 
-    def _exactly_once(self, subscription: Subscription, runner: Runner) -> ExactlyOnce:
-        return ExactlyOnce(
-            Calls(subscription, self._threads),
-            self._transactions,
-            self._progress,
-            self._rows,
-            self._appender if self._services.kept is Kept.WITH_THE_LOG else None,
-            self._clock,
-            batch=subscription.batch is not None,
-            stall_after=runner.settings.stall_after,
-            on_park=runner.settings.on_park,
-            committed=runner.settling.committed,
-        )
+    def _serve_slots(self) -> None:
+        runners = [served.runner for served in self._served.values()]
+        if runners != self._running:
+            self._running = runners
+            self._slots.serve(runners)
 
-    def _works(self) -> list[Coroutine[None, None, None]]:
-        works: list[Coroutine[None, None, None]] = [*self._services.works()]
-        for runner in self._runners.values():
-            works += [runner.reading.run(), runner.writing.run()]
-        return works
+    def _tellings(self) -> list[Telling]:
+        tellings = (served.runner.settling.telling for served in self._served.values())
+        return [telling for telling in tellings if telling is not None]
 
     def _wake(self) -> None:
         self._slots.wake()
@@ -272,68 +216,97 @@ class Worker:
                 logger.warning("lanes are not shared: %s", error)
                 failed += 1
             # The next connection may work: lanes that were lost with one are wanted back soon.
-            wait = min(pause, SHORTEST * 2**failed) if failed else pause
+            wait = min(pause, SHORTEST * 2**failed) if failed else min(pause, self._soon())
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._rebalance.wait()
 
+    def _soon(self) -> float:
+        """Seconds until something is looked at again."""
+        if self._hurries:
+            return SHORTEST
+        pending = any(served.opened.pending is not None for served in self._served.values())
+        return SOON if pending else BALANCE
+
     async def _balance(self) -> None:
-        await self._ask_again()
-        wanted = {id_: opened.lanes for id_, opened in self._opened.items() if id_ not in self._waiting}
-        held = {subscription_id: list(runner.lanes) for subscription_id, runner in self._runners.items()}
-        for subscription_id, share in (await self._heart.balance(wanted, held)).items():
-            runner = self._runners[subscription_id]
+        self._hurries = False
+        await self._look()
+        wanted = {id_: served.wanted for id_, served in self._served.items()}
+        held = {id_: list(served.runner.lanes) for id_, served in self._served.items()}
+        shares = await self._heart.balance(
+            {id_: lanes for id_, lanes in wanted.items() if lanes is not None}, held
+        )
+        for subscription_id, share in shares.items():
+            if subscription_id not in self._served:
+                continue
+            lanes = self._served[subscription_id].runner.lanes
             for number in share.give:
-                if number in runner.lanes:
-                    self._give(subscription_id, runner.lanes[number])
-            lanes = [number for number in share.take if number not in runner.lanes]
-            if lanes and not self._stopping:
-                await self._take(subscription_id, lanes)
+                if number in lanes:
+                    self._give(subscription_id, lanes[number])
+            take = [number for number in share.take if number not in lanes]
+            if take and not self._stopping:
+                await self._take(subscription_id, take)
+
+    async def _look(self) -> None:
+        """What people have done, and what other programs declare."""
+        numbers = {id_: served.opened.number for id_, served in self._served.items()}
+        stored = await self._progress.look(numbers)
+        for id_, served in list(self._served.items()):
+            opened = stored.get(id_)
+            if opened is None:
+                await self._forget(id_)
+                continue
+            await served.learn(msgspec.structs.replace(opened, pending=served.opened.pending))
+            if not served.is_in_force:
+                await self._declare_again(served)
+        self._serve_slots()
+
+    async def _declare_again(self, served: Served) -> None:
+        """One that others run, or that has to change its order first: it may be this worker's turn now."""
+        now = asyncio.get_running_loop().time()
+        if now < served.declared_at + (PATIENCE if served.opened.pending is None else SOON):
+            return
+        served.declared_at = now
+        await served.learn(await self._declaring.again(served.subscription, served.opened))
+        if served.is_in_force:
+            logger.info("%s: goes on", served.name)
+
+    async def _forget(self, subscription_id: int) -> None:
+        """It was deleted."""
+        served = self._served.pop(subscription_id)
+        logger.warning("%s: it was deleted; it is made anew when its program starts again", served.name)
+        for owned in list(served.runner.lanes.values()):
+            served.runner.lose(owned, stale())
+        await served.stop()
 
     async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
-        runner = self._runners[subscription_id]
+        served = self._served[subscription_id]
+        opened = served.opened
         try:
-            taken = await self._progress.take(subscription_id, lanes, self._opened[subscription_id].number)
+            taken = await self._progress.take(subscription_id, lanes, opened.number, opened.acted)
         except Outdated as error:
-            logger.warning("%s: waits for a program with a newer definition to end: %s", runner.name, error)
-            self._waiting[subscription_id] = asyncio.get_running_loop().time()
-            await self._heart.release(subscription_id, lanes)
-            self._rebalance.set()
-            return
+            await served.learn(msgspec.structs.replace(opened, newest=error.number))
+            taken = []
+        self._hurries = self._hurries or not taken
         for held in taken:
             # Nobody has vanished if the owner before was this one.
             vanished = held.state.unclean and held.previous not in self._epochs
             self._epochs.add(held.epoch)
             state = await self._rows.state(held.state, unclean=vanished)
             self._clock.set(state.now)
-            runner.add(held, state)
-
-    async def _ask_again(self) -> None:
-        """Declares again, now and then, what waits for a newer program to end."""
-        now = asyncio.get_running_loop().time()
-        for subscription_id, since in list(self._waiting.items()):
-            if now < since + PATIENCE:
-                continue
-            self._waiting[subscription_id] = now
-            name = self._runners[subscription_id].name
-            subscription = next(each for each in self._subscriptions if each.name == name)
-            [opened] = await self._progress.declare([await self._definition(subscription)])
-            if opened.number > self._opened[subscription_id].number:
-                logger.info("%s: goes on: %s", subscription.name, opened.changed)
-                self._opened[subscription_id] = opened
-                del self._waiting[subscription_id]
+            served.runner.add(held, state)
 
     def _give(self, subscription_id: int, owned: Owned) -> None:
         if owned.closing:
             return
         owned.closing = True
-        task = asyncio.create_task(self._hand_over(subscription_id, owned))
+        runner = self._served[subscription_id].runner
+        task = asyncio.create_task(self._hand_over(subscription_id, runner, owned))
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
 
-    async def _hand_over(self, subscription_id: int, owned: Owned) -> None:
+    async def _hand_over(self, subscription_id: int, runner: Runner, owned: Owned) -> None:
         """Gives a lane back in good order, when nothing of it runs any more."""
-        runner = self._runners[subscription_id]
         telling = runner.settling.telling
         exchange = await runner.close(owned)
         try:
@@ -356,7 +329,8 @@ class Worker:
     def _lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
         if owned.lost:
             return
-        self._runners[subscription_id].lose(owned, error)
+        if subscription_id in self._served:
+            self._served[subscription_id].runner.lose(owned, error)
         task = asyncio.create_task(self._let_go(subscription_id, owned))
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
@@ -378,8 +352,8 @@ class Worker:
 
     async def _stop(self, handling: asyncio.Task[None]) -> None:
         """Gives all lanes back, each when nothing of it runs; after the grace time what runs is cancelled."""
-        for subscription_id, runner in self._runners.items():
-            for owned in list(runner.lanes.values()):
+        for subscription_id, served in self._served.items():
+            for owned in list(served.runner.lanes.values()):
                 self._give(subscription_id, owned)
         if not self._giving:
             return
@@ -407,11 +381,18 @@ class Worker:
 
     async def _is_idle(self, head: int) -> bool:
         idle = True
-        for runner in self._runners.values():
-            cursors = None if runner.has_all_lanes else await self._stored_cursors(runner.name)
-            idle = runner.is_idle(head, cursors) and idle
+        for served in list(self._served.values()):
+            idle = await self._is_idle_one(served, head) and idle
         return idle
 
+    async def _is_idle_one(self, served: Served, head: int) -> bool:
+        if served.opened.status == "paused":
+            return not served.runner.lanes
+        if served.opened.pending is not None or served.opened.barrier is not None:
+            return False
+        runner = served.runner
+        return runner.is_idle(head, None if runner.has_all_lanes else await self._stored_cursors(runner.name))
+
     async def _stored_cursors(self, name: str) -> dict[int, Cursor]:
-        standings = await self._progress.standings(self._group, name)
+        standings = await self._progress.standings(self._place.group, name)
         return {lane.number: lane.cursor for standing in standings for lane in standing.lanes}

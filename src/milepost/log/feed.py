@@ -58,6 +58,12 @@ class Segment:
     high: int
     messages: Page
 
+    def up_to(self, position: int | None) -> "Segment":
+        """What of it is not beyond a position, if there is one."""
+        if position is None or self.high <= position:
+            return self
+        return Segment(self.low, position, [message for message in self.messages if message.position <= position])
+
     @property
     def weight(self) -> int:
         """Roughly how many bytes it takes in memory."""

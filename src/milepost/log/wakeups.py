@@ -7,6 +7,8 @@ finds the mark.
 
 import asyncio
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from uuid import uuid4
 
@@ -20,6 +22,8 @@ from milepost.log.statements import Statements
 
 logger = logging.getLogger("milepost.log.wakeups")
 
+ACT = "act"
+"""What a notification says that is not about an append."""
 MARK = timedelta(seconds=15)
 """How far ahead a mark is set; one serves all sleepers until it no longer covers a sleep."""
 PROBE_TIMEOUT = 2.0
@@ -41,6 +45,7 @@ class Wakeups:
         self._probed = asyncio.Event()
         self.asleep = False
         """Whether a reader waits for a wake-up now."""
+        self._listeners: set[Callable[[], None]] = set()
         self.listening = False
         """Whether a notification would arrive. Behind a pooler in transaction mode it does not."""
 
@@ -59,6 +64,15 @@ class Wakeups:
     def clear(self) -> None:
         """Forgets wake-ups so far: call it before the look that decides on sleeping."""
         self._woken.clear()
+
+    @contextmanager
+    def on_act(self, callback: Callable[[], None]) -> Iterator[None]:
+        """Within this block the callback is called whenever a person has done something to a subscription."""
+        self._listeners.add(callback)
+        try:
+            yield
+        finally:
+            self._listeners.discard(callback)
 
     async def mark(self) -> None:
         """Makes sure that appends from now on find a mark."""
@@ -112,5 +126,9 @@ class Wakeups:
             logger.info("notifications do not arrive (a pooler in transaction mode?): polling instead")
             await asyncio.sleep(PROBE_AGAIN_AFTER)
             return
-        async for _ in connection.notifies():
-            self._woken.set()
+        async for notification in connection.notifies():
+            if notification.payload == ACT:
+                for callback in self._listeners:
+                    callback()
+            else:
+                self._woken.set()

@@ -1,10 +1,10 @@
 """Progress in memory: for tests and throw-away uses. Nothing of it outlives the process."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from milepost.dispatch import (
     Answer,
@@ -21,9 +21,18 @@ from milepost.dispatch import (
     Write,
 )
 from milepost.dispatch.breaker import judged
-from milepost.errors import MilepostError
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, RolledBack, Stale
+from milepost.progress.protocol import (
+    Bare,
+    Definition,
+    Exchanged,
+    Held,
+    Opened,
+    Outdated,
+    Places,
+    RolledBack,
+    Stale,
+)
 from milepost.progress.refusals import stale
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
@@ -98,7 +107,8 @@ class MemoryProgress:
                 since=given.since,
             )
             return _opened(found, created=True)
-        return _opened(found, created=False, changed=_changed(found, given))
+        changed = _selects(found, given)
+        return _opened(found, changed=changed, pending="ready" if _reorders(found, given) else None)
 
     def _named(self, group: str, name: str | None) -> _Subscription | None:
         found = self._subscriptions.values()
@@ -106,7 +116,33 @@ class MemoryProgress:
 
     # Ownership
 
-    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
+    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+        """These subscriptions as workers of definitions of these numbers have to know them now."""
+        return {
+            id_: _opened(self._subscriptions[id_], number=number)
+            for id_, number in subscriptions.items()
+            if id_ in self._subscriptions
+        }
+
+    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+        """Puts another order, or other lanes, in force: all begin at the lowest position."""
+        found = self._subscriptions[subscription]
+        if not _reorders(found, definition):
+            return None
+        position = min(lane.cursor.position for lane in found.lanes)
+        rows = {at: row for lane in found.lanes for at, row in lane.rows.items() if at <= position}
+        released = all(lane.epoch is None or lane.released for lane in found.lanes)
+        revision = max(lane.revision for lane in found.lanes) + 1
+        self._epochs += 1
+        found.lanes = [_Lane(Cursor(position), revision, self._epochs, released) for _ in range(definition.lanes)]
+        for at, lane, key in await places(sorted(rows)):
+            found.lanes[lane].rows[at] = rows[at].changed(key=key, revision=rows[at].revision + 1)
+        found.definitions.append((found.definitions[-1][0], definition.orders))
+        return f"it now orders by {definition.orders} in {definition.lanes} lanes, from position {position:,} on"
+
+    async def take(
+        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+    ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
         found = self._subscriptions.get(subscription)
         if found is None:
@@ -316,6 +352,7 @@ def _moved(lane: _Lane, move: Move) -> bool:
 def _standing(found: _Subscription) -> Standing:
     counts, rows = found.counts(), [row for lane in found.lanes for row in lane.rows.values()]
     return Standing(
+        id=found.id,
         group=found.group,
         name=found.name,
         status=found.status,
@@ -331,47 +368,39 @@ def _standing(found: _Subscription) -> Standing:
     )
 
 
-def _opened(found: _Subscription, *, created: bool, changed: str | None = None) -> Opened:
+def _opened(
+    found: _Subscription,
+    *,
+    number: int | None = None,
+    created: bool = False,
+    changed: str | None = None,
+    pending: Literal["ready"] | None = None,
+) -> Opened:
     return Opened(
         id=found.id,
-        number=len(found.definitions),
+        number=number or len(found.definitions),
+        newest=len(found.definitions),
         lanes=len(found.lanes),
+        orders=found.definitions[-1][1],
         status=found.status,
         since=found.since,
         created=created,
         changed=changed,
+        pending=pending,
     )
 
 
-def _stand_apart(lanes: Sequence[_Lane]) -> bool:
-    return len({lane.cursor.position for lane in lanes}) > 1 or any(lane.cursor.ahead for lane in lanes)
-
-
-def _changed(found: _Subscription, given: Definition) -> str | None:
-    """Takes a changed definition over; what changed, in words."""
-    words = []
+def _selects(found: _Subscription, given: Definition) -> str | None:
+    """Takes over what a definition selects; what changed, in words."""
     selects, orders = found.definitions[-1]
-    if selects != given.selects:
-        words.append(f"it selected {selects} and now selects {given.selects}")
-    if orders != given.orders:
-        words.append(f"it ordered by {orders} and now orders by {given.orders}")
-    if words:
-        position = min(lane.cursor.position for lane in found.lanes)
-        words = [f"{', '.join(words)}, from position {position:,} on"]
-        if orders != given.orders and _stand_apart(found.lanes):
-            if given.exactly_once:
-                raise MilepostError(
-                    f"{found.group}/{found.name}: it ordered by {orders} and is to order by {given.orders}, while "
-                    "its lanes stand at different positions: messages would come twice, and its handlers write "
-                    "exactly once. Let the program with the old order handle everything first"
-                )
-            again = max(lane.cursor.position for lane in found.lanes) - position
-            words.append(f"up to {again:,} positions come again, since its lanes stood apart")
-            for lane in found.lanes:
-                lane.cursor = Cursor(position)
-        for lane in found.lanes:
-            lane.revision += 1
-        found.definitions.append((given.selects, given.orders))
-    if given.lanes != len(found.lanes):
-        words.append(f"it keeps its {len(found.lanes)} lanes, not {given.lanes}")
-    return "; ".join(words) or None
+    if selects == given.selects:
+        return None
+    for lane in found.lanes:
+        lane.revision += 1
+    found.definitions.append((given.selects, orders))
+    position = min(lane.cursor.position for lane in found.lanes)
+    return f"it selected {selects} and now selects {given.selects}, from position {position:,} on"
+
+
+def _reorders(found: _Subscription, given: Definition) -> bool:
+    return found.definitions[-1][1] != given.orders or len(found.lanes) != given.lanes

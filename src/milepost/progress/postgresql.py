@@ -1,7 +1,7 @@
 """Progress in PostgreSQL: a statement for each call."""
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime
 from importlib.metadata import version
@@ -18,15 +18,19 @@ from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
 from milepost.log.statements import Statements
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, Stale
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, Places, Stale
 from milepost.progress.refusals import refusals, stale
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
+from milepost.ranges import Ranges
 
 PROGRAM = f"milepost {version('milepost')}"
 
 PATIENCE = "5s"
 """How long a transaction may stand still between its last write and its commit."""
+
+ROWS = 1000
+"""How many rows are looked at together when they get other keys."""
 
 _CONTRADICTS = "MP004"
 _CLEANED_EVERY = 64
@@ -58,6 +62,7 @@ class _Lane(msgspec.Struct, frozen=True):
     unclean: bool
     rows: bool
     running: list[Loaded[Bare]]
+    replay: list[int]
 
 
 class _Taken(msgspec.Struct, frozen=True):
@@ -79,14 +84,17 @@ class _LaneStored(msgspec.Struct, frozen=True):
     owner: str | None
     since: datetime | None
     held: bool
+    replay: list[int] | None
 
 
 class _Stored(msgspec.Struct, frozen=True):
     """A subscription as it is stored."""
 
+    id: int
     group: str
     name: str
     status: str
+    barrier: str | None
     stalled: str | None
     waiting: int
     retrying: int
@@ -97,7 +105,8 @@ class _Stored(msgspec.Struct, frozen=True):
 
 _replies = msgspec.json.Decoder(_Reply)
 _taken = msgspec.json.Decoder(_Taken | None)
-_opened = msgspec.json.Decoder(list[Opened])
+_declared = msgspec.json.Decoder(list[Opened])
+_opened = msgspec.json.Decoder(Opened)
 _stored = msgspec.json.Decoder(_Stored)
 
 
@@ -126,22 +135,50 @@ class PostgresProgress:
         """Creates what is new, and tells what is there; safe from many processes at once."""
         given = [_as_declared(definition) for definition in definitions]
         parameters = {"definitions": _json(given), "program": PROGRAM}
-        try:
-            rows = await self._database.execute(self._statements.get("declare"), parameters)
-        except psycopg.Error as error:
-            if error.sqlstate == _CONTRADICTS:
-                raise MilepostError(str(error.diag.message_primary)) from error
-            raise
-        return _opened.decode(rows[0][0])
+        rows = await self._database.execute(self._statements.get("declare"), parameters)
+        return _declared.decode(rows[0][0])
 
-    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
+    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+        """These subscriptions as workers of definitions of these numbers have to know them now."""
+        parameters = {"ids": list(subscriptions), "numbers": list(subscriptions.values())}
+        rows = await self._database.execute(self._statements.get("look"), parameters)
+        found = [_opened.decode(row[0]) for row in rows]
+        return {opened.id: opened for opened in found}
+
+    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+        """Puts another order, or other lanes, in force."""
+        rows = [row async for page in self._pages_of_rows(subscription) for row in await places(page)]
+        parameters = {
+            "subscription": subscription,
+            "definition": _json(_as_declared(definition)),
+            "rows": _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
+            "program": PROGRAM,
+        }
+        with _contradictions():
+            found = await self._database.execute(self._statements.get("reorder"), parameters)
+        said: str | None = found[0][0]
+        return said
+
+    async def _pages_of_rows(self, subscription: int) -> AsyncIterator[list[int]]:
+        """The positions of all rows, some at a time."""
+        after = 0
+        while True:
+            parameters = {"subscription": subscription, "after": after, "limit": ROWS}
+            rows = await self._database.execute(self._statements.get("row_positions"), parameters)
+            if not rows:
+                return
+            yield [row[0] for row in rows]
+            after = rows[-1][0]
+
+    async def take(
+        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+    ) -> list[Held]:
         """Fences whoever had these lanes. One whose owner is just writing may be missing: it is for later."""
-        rows = await self._database.execute(
-            self._statements.get("take"), {"subscription": subscription, "lanes": sorted(lanes), "number": number}
-        )
-        if rows and rows[0][0] is None:
+        parameters = {"subscription": subscription, "lanes": sorted(lanes), "number": number, "acted": acted}
+        rows = await self._database.execute(self._statements.get("take"), parameters)
+        if rows and rows[0][1] is not None:
             raise Outdated(rows[0][1])
-        taken = _taken.decode(rows[0][0]) if rows else None
+        taken = _taken.decode(rows[0][0]) if rows and rows[0][0] is not None else None
         return [_held(subscription, lane, taken) for lane in taken.lanes] if taken else []
 
     async def exchange(
@@ -242,6 +279,17 @@ class PostgresProgress:
         return Exchanged(held if write is None else _next(held), _answer(reply, ask), reply.now)
 
 
+@contextmanager
+def _contradictions() -> Iterator[None]:
+    """Turns what the database says of a definition that cannot be into an error for a person."""
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate == _CONTRADICTS:
+            raise MilepostError(str(error.diag.message_primary)) from error
+        raise
+
+
 def _answer(reply: _Reply, ask: Ask | None) -> Answer[Bare]:
     told = reply.found.answers(ask) if ask is not None and reply.found is not None else {}
     return Answer(
@@ -314,6 +362,7 @@ def _as_declared(definition: Definition) -> Mapping[str, Any]:
         "since": definition.since,
         "renamed_from": definition.renamed_from,
         "exactly_once": definition.exactly_once,
+        "helps": definition.helps,
     }
 
 
@@ -334,15 +383,18 @@ def _held(subscription: int, lane: _Lane, taken: _Taken) -> Held:
         epoch=lane.epoch,
         revision=lane.revision,
         previous=lane.previous,
+        replay=Ranges(_pairs(lane.replay)),
         state=state,
     )
 
 
 def _standing(stored: _Stored) -> Standing:
     return Standing(
+        id=stored.id,
         group=stored.group,
         name=stored.name,
         status=stored.status,
+        barrier=stored.barrier,
         stalled=stored.stalled,
         waiting=stored.waiting,
         retrying=stored.retrying,
@@ -355,6 +407,7 @@ def _standing(stored: _Stored) -> Standing:
                 held=lane.held,
                 owner=lane.owner,
                 since=lane.since if lane.owner is not None else None,
+                replay=Ranges(_pairs(lane.replay or ())),
             )
             for lane in stored.lanes
         ),

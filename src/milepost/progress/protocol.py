@@ -1,14 +1,19 @@
 """What the engine needs of whoever keeps progress, and of whoever says which lanes a worker may try."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Write
 from milepost.progress.standing import Standing
+from milepost.ranges import NOTHING, Ranges
+
+RowPlace: TypeAlias = tuple[int, int, str | None]
+"""The position of a row, its lane and its key."""
+Places: TypeAlias = Callable[[Sequence[int]], Awaitable[Sequence[RowPlace]]]
 
 
 class Bare(msgspec.Struct, frozen=True):
@@ -40,24 +45,45 @@ class Definition:
     renamed_from: str | None = None
     exactly_once: bool = False
     """Whether its handlers write in the transaction of the progress: then nothing may come twice."""
+    helps: bool = False
+    """Whether this worker is bringing lanes of another order to where they can be changed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Opened:
-    """A subscription as it is stored."""
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription as it is stored, for a worker of one of its definitions."""
 
     id: int
     number: int
+    """Of the worker's definition."""
+    newest: int
     """Of the definition in force."""
     lanes: int
+    orders: str
+    """What the definition orders by, in one canonical text."""
     status: str
-    """`running`, `paused`."""
+    """`running`, `paused`: what a person wants."""
     since: datetime | None
     """Older messages are passed over."""
-    created: bool
+    acted: int = 0
+    """Grows with everything that a person does to it."""
+    limits: dict[str, int] = msgspec.field(default_factory=dict)
+    """What operators set beside what the code says."""
+    barrier: str | None = None
+    """Why nothing may run, or nothing beyond a position, in words."""
+    barrier_at: int | None = None
+    """That position."""
+    created: bool = False
     """Whether it is new."""
     changed: str | None = None
     """What of its definition changed, in words."""
+    pending: Literal["wait", "help", "ready"] | None = None
+    """What keeps another order, or other lanes, from being in force, if something does: the lanes have to come to
+    one position, by others or with this worker's help, or they are there."""
+
+    @property
+    def rests(self) -> bool:
+        """Whether nothing of it may run."""
+        return self.status == "paused" or (self.barrier is not None and self.barrier_at is None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +95,8 @@ class Held:
     epoch: int
     revision: int
     state: LaneState[Bare]
+    replay: Ranges = NOTHING
+    """What had been handled before and is repeated on purpose."""
     previous: int | None = None
     """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
 
@@ -82,6 +110,7 @@ class Outdated(Exception):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"it has definition {number}")
+        self.number = number
 
 
 @runtime_checkable
@@ -99,10 +128,27 @@ class Progress(Protocol):
         """Creates what is new, and tells what is there; safe from many processes at once."""
         ...
 
-    async def take(self, subscription: int, lanes: Collection[int], number: int | None = None) -> list[Held]:
+    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+        """These subscriptions as workers of definitions of these numbers have to know them now.
+
+        One that was deleted is missing.
+        """
+        ...
+
+    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+        """Puts another order, or other lanes, in force, and says so; None if the lanes are not `ready` any more.
+
+        `places` says for rows at given positions in which lane they are then, and under which key.
+        """
+        ...
+
+    async def take(
+        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+    ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored.
 
-        Raises `Outdated` for a worker whose definition, by its number, is not the newest.
+        Raises `Outdated` for a worker whose definition, by its number, is not the newest. Nothing is taken by one
+        that does not know what people have done meanwhile: it has to look first.
 
         Whether the previous owner had released it is said by `state.unclean`.
         """

@@ -5,6 +5,7 @@ from datetime import datetime
 import msgspec
 
 from milepost.dispatch import Cursor
+from milepost.ranges import NOTHING, Ranges
 
 
 class LaneStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,15 +19,20 @@ class LaneStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that has it; None: nobody has, or leases are not kept in rows."""
     since: datetime | None = None
     """When that came to be."""
+    replay: Ranges = NOTHING
+    """What had been handled before and is repeated on purpose."""
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription, whoever works on it."""
 
+    id: int
     group: str
     name: str
     status: str
     """`running`, `paused`: what a person wants."""
+    barrier: str | None = None
+    """Why nothing may run for a moment, or nothing beyond a position, in words."""
     stalled: str | None
     """Why it is stalled, if it is."""
     waiting: int

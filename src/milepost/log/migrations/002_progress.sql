@@ -88,6 +88,24 @@ create table :"schema".cursors (
 );
 create index cursors_taken on :"schema".cursors (subscription, lane, revision) where taken is not null;
 
+-- What had been handled before a replay, as ranges: messages of these are marked when they come again.
+create table :"schema".replays (
+    subscription bigint not null,
+    lane integer not null,
+    ranges bigint[] not null,  -- first, last, first, last, …
+    primary key (subscription, lane)
+);
+
+-- What somebody passed over by moving a lane forwards.
+create table :"schema".leaps (
+    subscription bigint not null,
+    lane integer not null,
+    low bigint not null,  -- the first position
+    high bigint not null,  -- the last
+    at timestamptz not null default :"schema".clock(),
+    primary key (subscription, lane, low)
+);
+
 -- Messages behind the cursor that are not done, and those that a person skipped.
 create table :"schema".deliveries (
     subscription bigint not null,
@@ -635,6 +653,7 @@ declare
     last :"schema".cursors;
     drawn bigint;
     running json;
+    replay bigint[];
     held json[] := '{}';
 begin
     foreach wanted in array lanes loop
@@ -665,11 +684,19 @@ begin
         select coalesce(json_agg(:"schema".loaded(d) order by d."position"), '[]') into running
         from :"schema".deliveries d
         where d.subscription = take.subscription and d.lane = wanted and d.state = 'running';
+        select r.ranges into replay from :"schema".replays r
+        where r.subscription = take.subscription and r.lane = wanted;
+        if replay[cardinality(replay)] <= last."position" then
+            -- It has come to its end.
+            delete from :"schema".replays r where r.subscription = take.subscription and r.lane = wanted;
+            replay := null;
+        end if;
         held := held || json_build_object(
             'lane', wanted, 'epoch', drawn, 'revision', last.revision + 1, 'previous', last.epoch,
             'position', last."position", 'ahead', last.ahead,
             'unclean', last.epoch is not null and not last.released,
-            'rows', :"schema".has_deliveries(subscription, wanted), 'running', running);
+            'rows', :"schema".has_deliveries(subscription, wanted), 'running', running,
+            'replay', coalesce(replay, '{}'));
     end loop;
     return (
         select json_build_object(
@@ -683,167 +710,6 @@ begin
                       from :"schema".counts c where c.subscription = s.id) n
         where s.id = take.subscription
     );
-end $$;
-
--- The subscription of a definition, locked: found by its name, by its former name, or made.
-create function :"schema".open_subscription(
-    declared jsonb, out opened :"schema".subscriptions, out created boolean
-)
-language plpgsql volatile
-as $$
-begin
-    created := false;
-    loop
-        select * into opened from :"schema".subscriptions s
-        where s."group" = declared ->> 'group' and s.name = declared ->> 'name'
-        for no key update;
-        exit when found;
-        begin
-            update :"schema".subscriptions s set name = declared ->> 'name'
-            where s."group" = declared ->> 'group' and s.name = declared ->> 'renamed_from'
-            returning s.* into opened;
-            exit when found;
-            insert into :"schema".subscriptions ("group", name, lanes, since)
-            values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
-                    (declared ->> 'since')::timestamptz)
-            returning subscriptions.* into opened;
-            created := true;
-            exit;
-        exception when unique_violation then
-            -- Another process was first: it is there now.
-            null;
-        end;
-    end loop;
-end $$;
-
--- A new revision of every lane, which fences whoever has it: where it is, or all at the lowest position.
-create function :"schema".fence(subscription bigint, lanes integer, lowest bigint) returns void
-language plpgsql volatile
-as $$
-declare
-    last :"schema".cursors;
-begin
-    for wanted in 0 .. lanes - 1 loop
-        loop
-            select * into last from :"schema".cursors c
-            where c.subscription = fence.subscription and c.lane = wanted
-            order by c.revision desc limit 1;
-            begin
-                insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
-                values (subscription, wanted, last.revision + 1, last.epoch, last.released,
-                        coalesce(lowest, last."position"), case when lowest is null then last.ahead else '{}' end);
-                exit;
-            exception when unique_violation then
-                -- Its owner wrote at the same moment.
-                null;
-            end;
-        end loop;
-    end loop;
-end $$;
-
--- Creates the subscriptions that are new, numbers the definitions that changed, and tells what is there.
-create function :"schema".declare_subscriptions(definitions jsonb, program text) returns json
-language plpgsql volatile
-as $$
-declare
-    given record;
-    found_or_made record;
-    subscription :"schema".subscriptions;
-    created boolean;
-    current :"schema".definitions;
-    stood bigint[];
-    lowest bigint;
-    earlier integer;
-    changed text[];
-    results json[] := array_fill(null::json, array[jsonb_array_length(definitions)]);
-begin
-    -- In one order, so that processes that start together do not wait for each other in a circle.
-    for given in
-        select d.value as definition, d.ordinality::integer as ordinal
-        from jsonb_array_elements(definitions) with ordinality d
-        order by d.value ->> 'group' collate "C", d.value ->> 'name' collate "C"
-    loop
-        found_or_made := :"schema".open_subscription(given.definition);
-        subscription := found_or_made.opened;
-        created := found_or_made.created;
-        changed := '{}';
-        if created then
-            insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
-            select subscription.id, l, 1, (given.definition ->> 'position')::bigint,
-                   array(select jsonb_array_elements_text(given.definition -> 'ahead'))::bigint[]
-            from generate_series(0, subscription.lanes - 1) l;
-            insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
-            values (subscription.id, 1, given.definition ->> 'selects', given.definition ->> 'orders',
-                    subscription.lanes, program,
-                    array_fill((given.definition ->> 'position')::bigint, array[subscription.lanes]));
-        else
-            select * into current from :"schema".definitions d
-            where d.subscription = subscription.id and d.number = subscription.definition;
-            if current.selects <> given.definition ->> 'selects' then
-                changed := changed || format('it selected %s and now selects %s',
-                                             current.selects, given.definition ->> 'selects');
-            end if;
-            if current.orders <> given.definition ->> 'orders' then
-                changed := changed || format('it ordered by %s and now orders by %s',
-                                             current.orders, given.definition ->> 'orders');
-            end if;
-            earlier := null;
-            if changed <> '{}' then
-                -- A program that is older than one that runs waits for it to end.
-                select max(d.number) into earlier from :"schema".definitions d
-                where d.subscription = subscription.id and d.selects = given.definition ->> 'selects'
-                  and d.orders = given.definition ->> 'orders'
-                  and exists (
-                      select from :"schema".workers w
-                      where subscription.id = any (w.wants) and w.beat + w.lease >= :"schema".clock());
-            end if;
-            if earlier is not null then
-                subscription.definition := earlier;
-                changed := array['a newer program runs it: this one waits until that has ended'];
-            elsif changed <> '{}' then
-                select array_agg(c."position" order by l),
-                       case when count(distinct c."position") > 1 or bool_or(c.ahead <> '{}') then min(c."position") end
-                into stood, lowest
-                from generate_series(0, subscription.lanes - 1) l
-                cross join lateral (
-                    select c."position", c.ahead from :"schema".cursors c
-                    where c.subscription = subscription.id and c.lane = l
-                    order by c.revision desc limit 1
-                ) c;
-                if current.orders = given.definition ->> 'orders' then
-                    lowest := null;
-                end if;
-                if lowest is not null and (given.definition ->> 'exactly_once')::boolean then
-                    raise exception using errcode = 'MP004', message = format(
-                        '%s/%s: it ordered by %s and is to order by %s, while its lanes stand at different positions: '
-                        'messages would come twice, and its handlers write exactly once. Let the program with the old '
-                        'order handle everything first', subscription."group", subscription.name, current.orders,
-                        given.definition ->> 'orders');
-                end if;
-                perform :"schema".fence(subscription.id, subscription.lanes, lowest);
-                subscription.definition := subscription.definition + 1;
-                insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
-                values (subscription.id, subscription.definition, given.definition ->> 'selects',
-                        given.definition ->> 'orders', subscription.lanes, program, stood);
-                update :"schema".subscriptions s set definition = subscription.definition where s.id = subscription.id;
-                changed := array[array_to_string(changed, ', ') || ', from position '
-                    || to_char((select min(p) from unnest(stood) p), 'FM999,999,999,999,999,999') || ' on'];
-                if lowest is not null then
-                    changed := changed || format('up to %s positions come again, since its lanes stood apart',
-                                                 to_char((select max(p) from unnest(stood) p) - lowest, 'FM999,999,999,999'));
-                end if;
-            end if;
-            if subscription.lanes <> (given.definition ->> 'lanes')::integer then
-                changed := changed || format('it keeps its %s lanes, not %s',
-                                             subscription.lanes, given.definition ->> 'lanes');
-            end if;
-        end if;
-        results[given.ordinal] := json_build_object(
-            'id', subscription.id, 'number', subscription.definition, 'lanes', subscription.lanes,
-            'status', subscription.status, 'since', subscription.since, 'created', created,
-            'changed', nullif(array_to_string(changed, '; '), ''));
-    end loop;
-    return array_to_json(results);
 end $$;
 
 -- Whether a worker still lives; if not, it does again from now on, without lanes.

@@ -1,6 +1,7 @@
 -- How subscriptions stand, all or one of them, and of each lane how far it is and which live worker has it.
 select json_build_object(
-    'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
+    'id', s.id, 'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
+    'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
     'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'lanes', l.lanes
 )::text
 from :"schema".subscriptions s
@@ -14,7 +15,8 @@ cross join lateral (
     select json_agg(
         json_build_object(
             'number', g.lane, 'position', c."position", 'ahead', c.ahead, 'owner', w.id, 'since', o.since,
-            'held', c.epoch is not null and not c.released and (o.owner is null or w.id is not null))
+            'held', :"schema".is_held(s.id, g.lane, c.epoch, c.released),
+            'replay', (select r.ranges from :"schema".replays r where r.subscription = s.id and r.lane = g.lane))
         order by g.lane) as lanes
     from generate_series(0, s.lanes - 1) g(lane)
     cross join lateral (

@@ -1,0 +1,196 @@
+"""What people do to a subscription, from any process: its workers follow at once, and what is done holds."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+
+from milepost.engine.moving import Placing, moved, replayed
+from milepost.engine.place import Place
+from milepost.engine.start import Start, start_from, start_of
+from milepost.engine.values import checked, whole
+from milepost.errors import Busy, DeclaredInCode, MilepostError, NotConfirmed
+from milepost.progress.control import PostgresControl
+from milepost.progress.standing import Standing
+from milepost.suggestions import suggestion
+
+PAUSES = (0.01, 0.2)
+"""Shortest and longest pause between two looks at whether workers have confirmed, in seconds."""
+RENEW = 3.0
+"""Seconds after which a barrier is set again."""
+
+LIMITS = ("concurrency",)
+"""What operators may set of a subscription that is declared in code."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a move or a replay would do. Positions of the log are counted: its filter may not want all of them."""
+
+    position: int
+    """Where it would go on."""
+    again: int
+    """Messages of the log, at most, that it has passed and that would come again."""
+    passed_over: int
+    """Messages of the log, at most, that would never be handled."""
+    rows: dict[str, int]
+    """How many deliveries of each state would be forgotten, since their messages come again, or never."""
+
+
+class Control:
+    """The actions on one subscription whose progress is in PostgreSQL."""
+
+    def __init__(self, place: Place, standing: Standing) -> None:
+        database = place.services.database
+        if database is None:
+            raise MilepostError("progress is kept outside of PostgreSQL: it can only be operated where it is kept")
+        self._log = place.log
+        self._progress = place.services.progress
+        self._control = PostgresControl(database, place.log.statements.schema)
+        self._standing = standing
+        self._address = f"{standing.group}/{standing.name}"
+
+    # Pausing
+
+    async def pause(self, timeout: float) -> None:
+        """Nothing of it runs any more when this returns; raises `NotConfirmed` if somebody takes longer."""
+        await self._control.set_status(self._standing.id, "paused")
+        await self._drained(timeout)
+
+    async def resume(self) -> None:
+        """It goes on."""
+        await self._control.set_status(self._standing.id, "running")
+
+    # Moving
+
+    async def plan_move(self, to: Start) -> Plan:
+        """What a move would do."""
+        target, _ = await start_of(checked("to", start_from, to), self._log)
+        return await self._plan(moved(self._standing.lanes, target), target.position)
+
+    async def move(self, to: Start, timeout: float) -> int:
+        """Goes on elsewhere; how many deliveries were forgotten."""
+        to = checked("to", start_from, to)
+        async with self._barrier("it is being moved", timeout) as (standing, barrier):
+            target, since = await start_of(to, self._log)
+            return await self._put(standing, barrier, moved(standing.lanes, target), since)
+
+    async def plan_replay(self, start: Start, end: datetime | int | None) -> Plan:
+        """What a replay would do."""
+        first, last = await self._bounds(start, end)
+        return await self._plan(await self._replayed(self._standing, first, last), first)
+
+    async def replay(self, start: Start, end: datetime | int | None, timeout: float) -> int:
+        """What was handled between these comes again; how many positions that are."""
+        first, last = await self._bounds(start, end)
+        async with self._barrier("it is to be replayed", timeout) as (standing, barrier):
+            placing = await self._replayed(standing, first, last)
+            await self._put(standing, barrier, placing, await self._control.since(standing.id))
+            return placing.again.size
+
+    async def _bounds(self, start: Start, end: datetime | int | None) -> tuple[int, int | None]:
+        first = (await start_of(checked("start", start_from, start), self._log))[0].position
+        last = None
+        if end is not None:
+            last = (await start_of(checked("end", start_from, end), self._log))[0].position
+        if last is not None and last <= first:
+            raise ValueError(f"{self._address}: a replay from {first} to {last} has nothing in it")
+        return first, last
+
+    async def _replayed(self, standing: Standing, start: int, end: int | None) -> Placing:
+        rows: dict[int, list[int]] = {}
+        for position, lane, _ in await self._control.rows_between(standing.id, start, end):
+            rows.setdefault(lane, []).append(position)
+        return replayed(standing.lanes, rows, start, end)
+
+    async def _put(self, standing: Standing, barrier: str, placing: Placing, since: datetime | None) -> int:
+        removed = await self._control.place(
+            standing.id, barrier, placing.lanes, above=placing.above, up_to=placing.up_to, since=since
+        )
+        if removed is None:
+            raise Busy(f"{self._address}: workers took it back meanwhile: try again")
+        return removed
+
+    async def _plan(self, placing: Placing, position: int) -> Plan:
+        rows: dict[str, int] = {}
+        for _, _, state in await self._control.rows_between(self._standing.id, placing.above, placing.up_to):
+            rows[state] = rows.get(state, 0) + 1
+        reached = max(lane.cursor.position for lane in self._standing.lanes)
+        leaps = [lane.leap for lane in placing.lanes if lane.leap is not None]
+        return Plan(
+            position=position,
+            again=await self._count(position, min(reached, placing.up_to or reached)),
+            passed_over=await self._count(min((low for low, _ in leaps), default=position + 1) - 1, position),
+            rows=rows,
+        )
+
+    async def _count(self, above: int, up_to: int) -> int:
+        if up_to <= above:
+            return 0
+        parameters = {"above": above, "up_to": up_to}
+        rows = await self._log.database.execute(self._log.statements.get("count_between"), parameters)
+        return int(rows[0][0])
+
+    # Changing and deleting
+
+    async def update(self, changes: dict[str, Any]) -> None:
+        """Sets limits beside what the code says; None takes one back. Anything else is for the code."""
+        if not changes:
+            raise ValueError(f"nothing to update: {' or '.join(LIMITS)} can be")
+        for name in changes:
+            if name not in LIMITS:
+                raise DeclaredInCode(
+                    f"{self._address}: {name} is declared by its program: change it there, and what runs follows; "
+                    f"from here {', '.join(LIMITS)} can be limited{suggestion(name, LIMITS)}"
+                )
+        limits = {
+            name: None if value is None else checked(name, whole(1), value) for name, value in changes.items()
+        }
+        await self._control.set_limits(self._standing.id, limits)
+
+    async def delete(self, timeout: float) -> None:
+        """Forgets it and all that is stored of it."""
+        async with self._barrier("it is being deleted", timeout) as (standing, barrier):
+            if not await self._control.delete(standing.id, barrier):
+                raise Busy(f"{self._address}: workers took it back meanwhile: try again")
+
+    # Barriers
+
+    @asynccontextmanager
+    async def _barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
+        """Within this block nothing of it runs, and nobody has its lanes."""
+        barrier = f"{what} ({uuid4().hex[:8]})"
+        stands = await self._control.set_barrier(self._standing.id, barrier)
+        if stands != barrier:
+            raise Busy(f"{self._address}: {stands}: wait for that")
+        try:
+            yield await self._drained(timeout, barrier), barrier
+        finally:
+            await self._control.lift_barrier(self._standing.id, barrier)
+
+    async def _drained(self, timeout: float, barrier: str | None = None) -> Standing:
+        """Waits until nobody has a lane; how it stands then."""
+        loop = asyncio.get_running_loop()
+        end, renewed = loop.time() + timeout, loop.time()
+        pause, longest = PAUSES
+        while True:
+            standing = await self._stands()
+            holding = [lane for lane in standing.lanes if lane.held]
+            if not holding:
+                return standing
+            if loop.time() >= end:
+                raise NotConfirmed(self._address, sorted({lane.owner or "somebody" for lane in holding}))
+            if barrier is not None and loop.time() > renewed + RENEW:
+                renewed = loop.time()
+                await self._control.set_barrier(standing.id, barrier)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, longest)
+
+    async def _stands(self) -> Standing:
+        found = await self._progress.standings(self._standing.group, self._standing.name)
+        if not found or found[0].id != self._standing.id:
+            raise Busy(f"{self._address}: it was deleted meanwhile")
+        return found[0]

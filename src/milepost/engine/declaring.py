@@ -1,0 +1,86 @@
+"""Declares the subscriptions of a program, and brings what it declares in force."""
+
+import logging
+from collections.abc import Sequence
+
+from milepost.engine.order import placed
+from milepost.engine.place import Place
+from milepost.engine.rows import Rows
+from milepost.engine.start import start_of
+from milepost.engine.subscription import Subscription
+from milepost.progress.protocol import Definition, Opened, RowPlace
+
+logger = logging.getLogger("milepost.engine")
+
+
+class Declaring:
+    """Tells whoever keeps progress what a program declares.
+
+    Another order, or other lanes, are in force only when all lanes stand at one position: until then they are
+    declared again and again.
+    """
+
+    def __init__(self, place: Place, rows: Rows) -> None:
+        self._log = place.log
+        self._progress = place.services.progress
+        self._group = place.group
+        self._rows = rows
+
+    async def all(self, subscriptions: Sequence[Subscription]) -> list[Opened]:
+        """All at once, when a program begins."""
+        definitions = [await self._definition(subscription) for subscription in subscriptions]
+        opened = await self._progress.declare(definitions)
+        for subscription, one in zip(subscriptions, opened, strict=True):
+            if one.changed:
+                logger.info("%s: %s", subscription.name, one.changed)
+            if one.status == "paused":
+                logger.warning("%s: it is paused", subscription.name)
+        return opened
+
+    async def again(self, subscription: Subscription, opened: Opened) -> Opened:
+        """One that is not in force as it is declared; it may be then."""
+        definition = await self._definition(subscription, helps=opened.pending == "help")
+        [found] = await self._progress.declare([definition])
+        if found.pending != "ready":
+            return found
+        said = await self._progress.reorder(found.id, definition, _Places(subscription, self._rows))
+        if said is None:
+            return found
+        logger.info("%s: %s", subscription.name, said)
+        [found] = await self._progress.declare([definition])
+        return found
+
+    async def _definition(self, subscription: Subscription, *, helps: bool = False) -> Definition:
+        declaration = subscription.declaration
+        start, since = await start_of(declaration.start, self._log)
+        return Definition(
+            group=self._group,
+            name=subscription.name,
+            lanes=declaration.lanes,
+            selects=subscription.selects,
+            orders=declaration.orders,
+            start=start,
+            since=since,
+            renamed_from=declaration.renamed_from,
+            exactly_once=subscription.takes_transaction,
+            helps=helps,
+        )
+
+
+class _Places:
+    """Where rows belong by what a subscription declares."""
+
+    def __init__(self, subscription: Subscription, rows: Rows) -> None:
+        self._order = subscription.declaration.ordered_by
+        self._lanes = subscription.declaration.lanes
+        self._rows = rows
+
+    async def __call__(self, positions: Sequence[int]) -> list[RowPlace]:
+        messages = await self._rows.messages(positions)
+        lanes, keys = placed(messages, self._order, self._lanes)
+        places: dict[int, RowPlace] = {
+            message.position: (message.position, lanes[place], None if keys is None else keys[place])
+            for place, message in enumerate(messages)
+        }
+        # What is no longer in the log cannot run, wherever it is.
+        return [places.get(position, (position, 0, None)) for position in positions]

@@ -1,0 +1,110 @@
+"""What people do to subscriptions whose progress is in PostgreSQL."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from milepost.log.database import Database
+from milepost.log.statements import Statements
+from milepost.ranges import NOTHING, Ranges
+
+STANDS = timedelta(seconds=10)
+"""How long a barrier stands by itself: whoever set it sets it again, or is gone."""
+
+
+class LanePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a lane is put."""
+
+    lane: int
+    position: int
+    ahead: Ranges = NOTHING
+    replay: Ranges = NOTHING
+    """What had been handled before and comes again."""
+    leap: tuple[int, int] | None = None
+    """The first and the last position of what is passed over."""
+
+
+class PostgresControl:
+    """Actions, each a transaction that its workers are told of."""
+
+    def __init__(self, database: Database, schema: str) -> None:
+        self._database = database
+        self._statements = Statements(schema, "milepost.progress")
+
+    async def set_status(self, subscription: int, status: str) -> bool:
+        """`running` or `paused`; whether it was otherwise."""
+        parameters = {"subscription": subscription, "status": status}
+        rows = await self._database.execute(self._statements.get("set_status"), parameters)
+        return bool(rows[0][0])
+
+    async def set_limits(self, subscription: int, limits: Mapping[str, int | None]) -> None:
+        """What operators set beside what the code says; None takes it back."""
+        parameters = {"subscription": subscription, "limits": msgspec.json.encode(limits).decode()}
+        await self._database.execute(self._statements.get("set_limits"), parameters)
+
+    async def set_barrier(self, subscription: int, barrier: str) -> str:
+        """Nothing may run for a while; whose barrier stands, which may be another's."""
+        parameters = {"subscription": subscription, "barrier": barrier, "during": STANDS}
+        rows = await self._database.execute(self._statements.get("set_barrier"), parameters)
+        stands: str = rows[0][0]
+        return stands
+
+    async def lift_barrier(self, subscription: int, barrier: str) -> None:
+        """All may go on."""
+        parameters = {"subscription": subscription, "barrier": barrier}
+        await self._database.execute(self._statements.get("lift_barrier"), parameters)
+
+    async def place(
+        self,
+        subscription: int,
+        barrier: str,
+        lanes: Sequence[LanePlace],
+        *,
+        above: int,
+        up_to: int | None,
+        since: datetime | None,
+    ) -> int | None:
+        """Puts lanes elsewhere behind a barrier, and lifts it; None if it does not stand any more.
+
+        Rows above a position and up to another are removed; returns how many.
+        """
+        parameters = {
+            "subscription": subscription,
+            "barrier": barrier,
+            "lanes": msgspec.json.encode([_as_json(lane) for lane in lanes]).decode(),
+            "above": above,
+            "up_to": up_to,
+            "since": since,
+        }
+        rows = await self._database.execute(self._statements.get("place_lanes"), parameters)
+        removed: int | None = rows[0][0]
+        return removed
+
+    async def delete(self, subscription: int, barrier: str) -> bool:
+        """Forgets it, behind a barrier; False if that does not stand any more."""
+        parameters = {"subscription": subscription, "barrier": barrier}
+        rows = await self._database.execute(self._statements.get("delete_subscription"), parameters)
+        return bool(rows[0][0])
+
+    async def rows_between(self, subscription: int, above: int, up_to: int | None) -> list[tuple[int, int, str]]:
+        """Position, lane and state of the rows above a position and up to another, in order."""
+        parameters = {"subscription": subscription, "above": above, "up_to": up_to}
+        rows = await self._database.execute(self._statements.get("rows_between"), parameters)
+        return [(row[0], row[1], row[2]) for row in rows]
+
+    async def since(self, subscription: int) -> datetime | None:
+        """The time before which messages are passed over, if there is one."""
+        rows = await self._database.execute(self._statements.get("since"), {"subscription": subscription})
+        found: datetime | None = rows[0][0] if rows else None
+        return found
+
+
+def _as_json(lane: LanePlace) -> dict[str, object]:
+    return {
+        "lane": lane.lane,
+        "position": lane.position,
+        "ahead": [end for pair in lane.ahead for end in pair],
+        "replay": [end for pair in lane.replay for end in pair],
+        "leap": lane.leap or (),
+    }

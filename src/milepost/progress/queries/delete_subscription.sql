@@ -1,0 +1,1 @@
+select :"schema".delete_subscription(%(subscription)s::bigint, %(barrier)s::text)

@@ -1,0 +1,1 @@
+select :"schema".lift_barrier(%(subscription)s::bigint, %(barrier)s::text)

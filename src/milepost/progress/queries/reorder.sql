@@ -1,0 +1,1 @@
+select :"schema".reorder(%(subscription)s::bigint, %(definition)s::jsonb, %(rows)s::jsonb, %(program)s::text)

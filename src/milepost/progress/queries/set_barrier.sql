@@ -1,0 +1,1 @@
+select :"schema".set_barrier(%(subscription)s::bigint, %(barrier)s::text, null, %(during)s::interval)

@@ -1,0 +1,1 @@
+select :"schema".set_status(%(subscription)s::bigint, %(status)s::text)

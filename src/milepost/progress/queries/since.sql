@@ -1,0 +1,1 @@
+select s.since from :"schema".subscriptions s where s.id = %(subscription)s::bigint
