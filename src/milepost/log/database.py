@@ -7,11 +7,13 @@ from typing import Any, LiteralString
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from milepost.errors import Unavailable
 from milepost.log.connections import Row
+from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
@@ -77,7 +79,15 @@ class Database:
             raise
         finally:
             if connection is not None:
-                await self._pool.putconn(connection)
+                await self._give_back(connection)
+
+    async def _give_back(self, connection: Connection) -> None:
+        """Back to the pool. One that is cancelled there would lose it, and whoever waits for it too."""
+        giving = self._pool.putconn(connection)
+        if connection.info.transaction_status == TransactionStatus.IDLE:
+            await uncancelled_if_it_waits(giving)
+        else:
+            await uncancelled(giving)
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Runs a statement on a connection of the pool's, in a transaction of its own."""
