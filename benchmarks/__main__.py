@@ -15,12 +15,14 @@ from benchmarks import (
     batches,
     comparing,
     dispatching,
+    doctoring,
     draining,
     filtering,
     following,
     growth,
     latency,
     memory,
+    observing,
     reading,
     results,
 )
@@ -42,6 +44,8 @@ WORKS: dict[str, Work] = {
     "drain": draining.measure,
     "latency": latency.measure,
     "memory": memory.measure,
+    "observe": observing.measure,
+    "doctor": doctoring.measure,
     "peers": comparing.measure,
 }
 
@@ -77,8 +81,8 @@ def main(
     MILEPOST_BENCH_URL names another: there it makes schemas, and a database,
     called milepost_bench_… and drops them again.
 
-    A full run takes about forty minutes, of which drain and peers take seven
-    each, memory five and latency two. The figures of a work replace only that
+    A full run takes about fifty minutes, of which drain and peers take seven
+    each, memory and observe five and latency two. The figures of a work replace only that
     work's in the file. peers installs other libraries into .venv-peers.
     """
     sizes = _sizes(QUICK if quick else FULL, rounds, history)

@@ -52,7 +52,7 @@ CASES = (
 
 def measure(bench: Bench) -> list[Result]:
     """Every shape of handlers; then two processes, failures, a held snapshot, many streams, many subscriptions."""
-    with _log(bench, bench.url, "drain") as log, RawLoop(log) as raw:
+    with drain_log(bench, bench.url, "drain") as log, RawLoop(log) as raw:
         results = [
             *_one_a_call(bench, log, raw),
             *(result for case in CASES for result in _case(bench, log, raw, case)),
@@ -65,7 +65,8 @@ def measure(bench: Bench) -> list[Result]:
 
 
 @contextmanager
-def _log(bench: Bench, url: str, name: str) -> Iterator[Log]:
+def drain_log(bench: Bench, url: str, name: str) -> Iterator[Log]:
+    """A log with a backlog to drain."""
     streams = bench.sizes.drain_streams
     with fresh_log(url, name, streams=streams, versions=bench.sizes.drain_messages // streams) as log:
         yield log
@@ -73,8 +74,8 @@ def _log(bench: Bench, url: str, name: str) -> Iterator[Log]:
 
 def _one_a_call(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
     turns: dict[str, Turn] = {
-        "milepost": partial(_rate, bench, log, handlers.one_a_call),
-        PLAIN: partial(_rate, bench, log, handlers.plain),
+        "milepost": partial(rate, bench, log, handlers.one_a_call),
+        PLAIN: partial(rate, bench, log, handlers.plain),
         "limit": raw.rate,
     }
     scores = contest(bench, ONE, turns, bench.sizes.drain_rounds)
@@ -86,7 +87,7 @@ def _one_a_call(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
 
 
 def _case(bench: Bench, log: Log, raw: RawLoop, case: Case) -> list[Result]:
-    turns: dict[str, Turn] = {"milepost": partial(_rate, bench, log, case.declare), "limit": raw.rate}
+    turns: dict[str, Turn] = {"milepost": partial(rate, bench, log, case.declare), "limit": raw.rate}
     scores = contest(bench, case.work, turns, bench.sizes.drain_rounds)
     return [
         scores.result(case.work, "milepost", of="limit", at_least=case.goal),
@@ -94,7 +95,7 @@ def _case(bench: Bench, log: Log, raw: RawLoop, case: Case) -> list[Result]:
     ]
 
 
-def _rate(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> float:
+def rate(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> float:
     """Deliveries a second, from the start of the work until nothing is left; one for each message if not told."""
     gc.collect()
     return asyncio.run(_drained(program(log, declare), deliveries or bench.sizes.drain_messages))
@@ -171,9 +172,9 @@ def _ten_subscriptions(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
     count = bench.sizes.drain_messages
     one, everything, tenths = "one subscription", "each matches everything", "each matches a tenth"
     turns: dict[str, Turn] = {
-        everything: partial(_rate, bench, log, _everything_each, SUBSCRIPTIONS * count),
-        tenths: partial(_rate, bench, log, _a_tenth_each),
-        one: partial(_rate, bench, log, handlers.one_a_call),
+        everything: partial(rate, bench, log, _everything_each, SUBSCRIPTIONS * count),
+        tenths: partial(rate, bench, log, _a_tenth_each),
+        one: partial(rate, bench, log, handlers.one_a_call),
         "limit": raw.rate,
     }
     scores = contest(bench, TEN, turns, bench.sizes.drain_rounds)
@@ -200,11 +201,11 @@ def _snapshot(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
     # What a snapshot holds on to is dead rows of its own database: the other log is left alone.
     with ExitStack() as stack:
         beside = stack.enter_context(other_database(bench.url, "milepost_bench_drain_snapshot"))
-        held = stack.enter_context(_log(bench, beside, "drain_snapshot"))
+        held = stack.enter_context(drain_log(bench, beside, "drain_snapshot"))
         stack.enter_context(held_snapshot(beside))
         turns: dict[str, Turn] = {
-            "milepost": partial(_rate, bench, held, handlers.one_a_call),
-            "milepost, no snapshot": partial(_rate, bench, log, handlers.one_a_call),
+            "milepost": partial(rate, bench, held, handlers.one_a_call),
+            "milepost, no snapshot": partial(rate, bench, log, handlers.one_a_call),
             "limit": raw.rate,
         }
         scores = contest(bench, SNAPSHOT, turns, bench.sizes.drain_rounds)
@@ -221,8 +222,8 @@ def _streams(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
     with fresh_log(bench.url, "drain_streams", streams=sizes.growth_streams) as large, RawLoop(large) as large_raw:
         newest = large_raw.head() - sizes.drain_messages
         turns: dict[str, Turn] = {
-            "milepost": partial(_rate, bench, large, partial(handlers.one_a_call, start=newest)),
-            few: partial(_rate, bench, log, handlers.one_a_call),
+            "milepost": partial(rate, bench, large, partial(handlers.one_a_call, start=newest)),
+            few: partial(rate, bench, log, handlers.one_a_call),
             "limit": partial(large_raw.rate, after=newest),
             "limit, few": raw.rate,
         }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from milepost.app import Milepost
     from milepost.dispatch.retry import Retry
+    from milepost.dispatch.route import Route
     from milepost.engine.checkpoint import Checkpoint
     from milepost.engine.context import Context
     from milepost.engine.instrument import Instrument
@@ -13,12 +14,15 @@ if TYPE_CHECKING:
     from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
     from milepost.engine.transaction import Transaction
     from milepost.errors import (
+        AlreadyExists,
         Busy,
+        ConsumerClosed,
         DeclaredInCode,
         FilterError,
         IdReused,
         InvalidMessage,
         LogMismatch,
+        Lost,
         MilepostError,
         NoDatabase,
         NotConfirmed,
@@ -45,9 +49,11 @@ __all__ = [
     "NO_STREAM",
     "STREAM_EXISTS",
     "AdvisoryLeases",
+    "AlreadyExists",
     "Appended",
     "Busy",
     "Checkpoint",
+    "ConsumerClosed",
     "Context",
     "DeclaredInCode",
     "Failed",
@@ -57,6 +63,7 @@ __all__ = [
     "InvalidMessage",
     "Leases",
     "LogMismatch",
+    "Lost",
     "MemoryLeases",
     "MemoryProgress",
     "Message",
@@ -72,6 +79,7 @@ __all__ = [
     "Progress",
     "Retry",
     "RetryLater",
+    "Route",
     "SchemaMismatch",
     "Skip",
     "SyncMilepost",
@@ -89,6 +97,7 @@ __all__ = [
 _MODULES = (
     "milepost.errors",
     "milepost.dispatch.retry",
+    "milepost.dispatch.route",
     "milepost.engine.outcomes",
     "milepost.engine.order",
     "milepost.engine.checkpoint",

@@ -7,9 +7,17 @@ from datetime import datetime
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
+from uuid import UUID
 
 from milepost import embedded
+from milepost.dispatch import Route
+from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.created import IfExists, create
+from milepost.engine.consuming.desks import Desks, routes_of
+from milepost.engine.consuming.options import Created
+from milepost.engine.declaring import Declaring
 from milepost.engine.info import Overview, SubscriptionInfo
+from milepost.engine.instrument import Instrument
 from milepost.engine.kept import Kept
 from milepost.engine.listeners import Listeners
 from milepost.engine.managed import ManagedSubscription
@@ -17,8 +25,11 @@ from milepost.engine.place import Place
 from milepost.engine.program import Errors, Program
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
+from milepost.engine.rows import Rows
 from milepost.engine.services import Services, in_another_database, outside, with_log
 from milepost.engine.subscription import Subscription, Subscriptions
+from milepost.engine.trace.traced import Trace
+from milepost.engine.trace.tracer import LIMIT, Tracer
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
 from milepost.filter import compile_filter
 from milepost.log.appender import Appender
@@ -39,7 +50,7 @@ if TYPE_CHECKING:
     from milepost.sync import SyncMilepost
 
 C = TypeVar("C", bound=type)
-F = TypeVar("F", bound=Callable[[Any], Any])
+F = TypeVar("F", bound=Callable[..., Any])
 
 Names = str | Sequence[str]
 
@@ -100,11 +111,15 @@ class Milepost:
         )
         self._statements = Statements(self.settings["schema"].value)
         self._codec = Codec(self.settings["max_message_bytes"].value)
-        self._appender = Appender(self._statements, self._codec)
+        self._instruments: list[Instrument] = []
+        self._appender = Appender(self._statements, self._codec, self._instruments)
         self._reader = Reader(self._statements, self._codec)
         self._kept = Kept.of(self.settings["url"].value, self.settings["progress"].value)
-        self._subscriptions = Subscriptions(self._codec.registered, self._kept)
+        self._subscriptions = Subscriptions(
+            self._codec.registered, self._kept, group=self.settings["group"].value, instruments=self._instruments
+        )
         self._listeners = Listeners()
+        self._desks = Desks(self._place)
         self._log: Log | None = None
         self._services: Services | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -133,6 +148,7 @@ class Milepost:
         async with self._opening:
             if self._log is None:
                 (self._log, self._services), self._loop = await self._open(), loop
+                await self._begin()
         self._entered += 1
         return self
 
@@ -145,6 +161,15 @@ class Milepost:
             return log, await self._open_services(log)
         except BaseException:
             await log.close()
+            raise
+
+    async def _begin(self) -> None:
+        """What starts now starts at this moment, not at the first run."""
+        place = self._place()
+        try:
+            await Declaring(place, Rows(place.log.database, place.reader)).begin(self._subscriptions)
+        except BaseException:
+            await self._close()
             raise
 
     async def _open_services(self, log: Log) -> Services:
@@ -170,12 +195,18 @@ class Milepost:
         trace: TracebackType | None,
     ) -> None:
         self._entered -= 1
-        if self._entered == 0 and self._log is not None:
-            log, services = self._log, self._services
-            self._log = self._services = self._loop = None
+        if self._entered == 0:
             self._opening = asyncio.Lock()
-            if services is not None:
-                await services.close()
+            await self._close()
+
+    async def _close(self) -> None:
+        log, services = self._log, self._services
+        if log is not None:
+            await self._desks.close()
+        self._log = self._services = self._loop = None
+        if services is not None:
+            await services.close()
+        if log is not None:
             await log.close()
 
     @property
@@ -252,6 +283,13 @@ class Milepost:
         """
         return self._listeners.add(function)
 
+    def instrument(self, instrument: Instrument) -> None:
+        """Lets an object see appends and calls of handlers from inside, as tracing has to; before the program runs.
+
+        `milepost.contrib.opentelemetry` has one. What it raises is logged and changes nothing.
+        """
+        self._instruments.append(instrument)
+
     def declared(self) -> list[Subscription]:
         """The subscriptions of this program, ready to run; refuses what is missing for that."""
         self._subscriptions.check()
@@ -287,6 +325,76 @@ class Milepost:
         It can be asked from any process, and costs the same however long the log is.
         """
         return await Overview(self._place()).all()
+
+    async def trace(
+        self,
+        target: str | UUID,
+        *,
+        group: str | None = None,
+        subscription: str | None = None,
+        limit: int = LIMIT,
+        before_version: int | None = None,
+    ) -> Trace:
+        """Where messages are: for each one of a stream, and each subscription of every group, what became of it.
+
+        It is exact, from what is stored and with the definition that was in force when a message was passed, and
+        costs the same however long the log is. Only a subscription that orders by a function needs the program
+        that has it: this `Milepost`, if it declares the subscription, else the answer may be `unsure`.
+
+        Args:
+            target: A stream, or the id of a message. A search by id walks through an index, some 20 ms for each
+                million messages.
+            group: Only the subscriptions of this group.
+            subscription: Only those of this name, or the one of this address, `group/name`.
+            limit: At most so many messages, the newest ones; 1 to 1,000. Defaults to 100.
+            before_version: Only older versions than this: `before_version` of the page before.
+        """
+        of, slash, name = (subscription or "").rpartition("/")
+        return await Tracer(self._place()).trace(
+            target,
+            group=of if slash else group,
+            subscription=name or None,
+            limit=limit,
+            before_version=before_version,
+        )
+
+    async def create_subscription(self, name: str, *, if_exists: IfExists = "update", **options: Any) -> None:
+        """Creates a durable subscription for consumers, or for pulling with `tracking="all"`.
+
+        Its options are those of `milepost.engine.consuming.options.Created`; they are stored, and
+        `manage(…).update` changes them while consumers run.
+
+        Args:
+            name: The name, in this program's group.
+            if_exists: "update" (the default) changes its settings to these, "error" raises `AlreadyExists`,
+                "ignore" leaves it as it is.
+        """
+        await create(self._place(), self.settings["group"].value, Created.of(name, options), if_exists)
+
+    def consumer(
+        self,
+        subscription: str,
+        *,
+        where: str | None = None,
+        priority: int | None = None,
+        capacity: int | None = None,
+        capacity_bytes: int | None = None,
+        routes: Sequence[Route] | None = None,
+    ) -> Consumer:
+        """A consumer of a subscription that was created: `async with mp.consumer("shipping") as consumer`.
+
+        Args:
+            subscription: `group/name`, or the name alone for one of the own group.
+            where: A filter over the messages' properties; without it everything is taken.
+            priority: A message goes to the highest priority that matches. Defaults to 0.
+            capacity: The most messages that are open at a time; 0 pauses. Defaults to 1,000.
+            capacity_bytes: No more messages while those that are open have this size. Defaults to 32 MiB.
+            routes: Several of the above, instead.
+        """
+        options = {"where": where, "priority": priority, "capacity": capacity, "capacity_bytes": capacity_bytes}
+        group, _, name = subscription.rpartition("/")
+        chosen = routes_of(routes, options)
+        return self._desks.consumer(group or self.settings["group"].value, name, chosen)
 
     def manage(self, address: str) -> ManagedSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, contextmanager, suppress
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from milepost.app import Milepost
 from milepost.engine.info import SubscriptionInfo
@@ -56,7 +56,7 @@ def blocking_pages(
     @wraps(method)
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Message[Any]]:
         if kwargs.get("connection") is None:
-            return self._messages(method(self._milepost, *args, **kwargs))
+            return self._items(method(self._milepost, *args, **kwargs))
         kwargs["connection"] = Stepped(kwargs["connection"])
         return _stepped_messages(method(self._milepost, *args, **kwargs))
 
@@ -74,6 +74,30 @@ def blocking_block(
     @wraps(method)
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[None]:
         return self._block(lambda: method(self._milepost, *args, **kwargs))
+
+    return call
+
+
+def blocking_managed(
+    method: Callable[Concatenate[ManagedSubscription, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate["SyncManagedSubscription", P], R]:
+    """The blocking form of a coroutine method of a subscription to operate."""
+
+    @wraps(method)
+    def call(self: "SyncManagedSubscription", /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._sync._run(lambda: method(self._managed, *args, **kwargs))
+
+    return call
+
+
+def blocking_delivery_pages(
+    method: Callable[Concatenate[ManagedSubscription, P], AsyncGenerator[list[R], None]],
+) -> Callable[Concatenate["SyncManagedSubscription", P], Iterator[R]]:
+    """The blocking form of a method of such a subscription that gives pages."""
+
+    @wraps(method)
+    def call(self: "SyncManagedSubscription", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        return self._sync._items(method(self._managed, *args, **kwargs))
 
     return call
 
@@ -97,6 +121,7 @@ class SyncMilepost:
     last = blocking(Milepost.last)
     run_until_idle = blocking(Milepost.run_until_idle)
     subscriptions = blocking(Milepost.subscriptions)
+    trace = blocking(Milepost.trace)
     running = blocking_block(Milepost.running)
 
     def manage(self, address: str) -> "SyncManagedSubscription":
@@ -167,11 +192,12 @@ class SyncMilepost:
                 loop.call_soon_threadsafe(held.leave)
             _result(future)
 
-    def _messages(self, pages: Pages) -> Iterator[Message[Any]]:
+    def _items(self, pages: AsyncGenerator[list[R], None]) -> Iterator[R]:
+        """What is in the pages, one by one."""
         with self._open_loop() as loop:
-            return self._messages_from(_Steps(pages, self._closing), loop)
+            return self._items_from(_Steps(pages, self._closing), loop)
 
-    def _messages_from(self, steps: "_Steps", loop: asyncio.AbstractEventLoop) -> Iterator[Message[Any]]:
+    def _items_from(self, steps: "_Steps[R]", loop: asyncio.AbstractEventLoop) -> Iterator[R]:
         try:
             while (page := self._next_page(steps, loop)) is not None:
                 yield from page
@@ -181,7 +207,7 @@ class SyncMilepost:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(steps.abandon)
 
-    def _next_page(self, steps: "_Steps", loop: asyncio.AbstractEventLoop) -> Page | None:
+    def _next_page(self, steps: "_Steps[R]", loop: asyncio.AbstractEventLoop) -> list[R] | None:
         _refuse_own_loop(loop)
         with self._lock:
             if loop.is_closed():
@@ -220,6 +246,21 @@ class SyncManagedSubscription:
     def info(self) -> SubscriptionInfo:
         """How it stands now; raises `UnknownSubscription` if there is none."""
         return self._sync._run(self._managed.info)
+
+    pause = blocking_managed(ManagedSubscription.pause)
+    resume = blocking_managed(ManagedSubscription.resume)
+    move = blocking_managed(ManagedSubscription.move)
+    plan_move = blocking_managed(ManagedSubscription.plan_move)
+    replay = blocking_managed(ManagedSubscription.replay)
+    plan_replay = blocking_managed(ManagedSubscription.plan_replay)
+    update = blocking_managed(ManagedSubscription.update)
+    delete = blocking_managed(ManagedSubscription.delete)
+    progress = blocking_managed(ManagedSubscription.progress)
+    caught_up = blocking_managed(ManagedSubscription.caught_up)
+    count_deliveries = blocking_managed(ManagedSubscription.count_deliveries)
+    retry = blocking_managed(ManagedSubscription.retry)
+    skip = blocking_managed(ManagedSubscription.skip)
+    deliveries = blocking_delivery_pages(ManagedSubscription.delivery_pages)
 
 
 class _HeldBlock:
@@ -311,16 +352,16 @@ class _Threads(ThreadPoolExecutor):
         return future
 
 
-class _Steps:
+class _Steps(Generic[R]):
     """Pages that one thread asks for and another thread's loop fetches."""
 
-    def __init__(self, pages: Pages, closing: "set[asyncio.Task[None]]") -> None:
+    def __init__(self, pages: AsyncGenerator[list[R], None], closing: "set[asyncio.Task[None]]") -> None:
         self._pages = self._to_the_end(pages)
         self._ended = False
         self._step: asyncio.Task[Any] | None = None
         self._closing = closing
 
-    async def next(self) -> Page | None:
+    async def next(self) -> list[R] | None:
         """The next page; None after the last."""
         self._step = asyncio.current_task()
         page = await _next_page(self._pages)
@@ -339,7 +380,7 @@ class _Steps:
             await end(self._step)
         await self._pages.aclose()
 
-    async def _to_the_end(self, pages: Pages) -> Pages:
+    async def _to_the_end(self, pages: AsyncGenerator[list[R], None]) -> AsyncGenerator[list[R], None]:
         # An event loop that ends closes generators, which then look as if they had come to their end.
         async with aclosing(pages):
             async for page in pages:
@@ -347,7 +388,7 @@ class _Steps:
         self._ended = True
 
 
-async def _next_page(pages: Pages) -> Page | None:
+async def _next_page(pages: AsyncGenerator[list[R], None]) -> list[R] | None:
     return await anext(pages, None)
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from cli.program import Program, Start
 from milepost import Milepost, NewMessage
@@ -65,6 +67,22 @@ class Probe:
     def ask(self, path: str) -> Answer:
         head, body = send(self.port, f"GET {path} HTTP/1.1\r\nHost: shop\r\n\r\n".encode())
         return int(head.split()[1]), json.loads(body)
+
+    def metrics(self) -> dict[tuple[str, str], float]:
+        """By the name of the metric and that of the subscription."""
+        head, body = send(self.port, b"GET /metrics HTTP/1.1\r\nHost: shop\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        assert b"Content-Type: text/plain; version=0.0.4" in head
+        families = text_string_to_metric_families(body.decode())
+        samples = [sample for family in families for sample in family.samples]
+        assert {sample.labels["group"] for sample in samples if "group" in sample.labels} <= {"default"}
+        return {(sample.name, sample.labels.get("subscription", "")): sample.value for sample in samples}
+
+    async def until_metric(self, name: str, subscription: str, wanted: float) -> dict[tuple[str, str], float]:
+        async with asyncio.timeout(30):
+            while (found := await asyncio.to_thread(self.metrics)).get((name, subscription)) != wanted:
+                await asyncio.sleep(0.05)
+            return found
 
     async def until(self, path: str, status: int, seconds: float = 20) -> list[str]:
         """Waits for a status; returns its reasons."""
@@ -154,6 +172,52 @@ async def test_the_parent_answers_for_all(mp: Milepost, start: Start, folder: Pa
         await probe.until("/readyz", 200, 30)
 
 
+async def test_metrics_of_a_process(mp: Milepost, start: Start, folder: Path) -> None:
+    async with running(start, folder) as (_, probe):
+        await probe.until("/readyz", 200)
+        for number in range(5):
+            await mp.append(f"order-{number}", NewMessage("placed"))
+        found = await probe.until_metric("milepost_messages_handled_total", "invoices", 5)
+        assert found["milepost_handling_seconds_count", "invoices"] == 5
+        found = await probe.until_metric("milepost_log_horizon_position", "", 5)
+        found = await probe.until_metric("milepost_lag_positions", "invoices", 0)
+        assert found["milepost_lanes_held", "invoices"] == 4
+        assert found["milepost_build_info", ""] == 1
+        assert probe.ask("/readyz")[0] == 200
+
+
+async def test_metrics_of_all_processes_are_added_up(mp: Milepost, start: Start, folder: Path) -> None:
+    handled = 0
+
+    async def append(count: int) -> None:
+        nonlocal handled
+        for number in range(count):
+            await mp.append(f"order-{number}", NewMessage("placed"))
+        handled += count
+
+    async with running(start, folder, "--processes", "2", "--grace", "5") as (_, probe):
+        await probe.until("/readyz", 200, 30)
+        await probe.until_metric("milepost_lanes_held", "invoices", 4)
+        await append(40)
+        await probe.until_metric("milepost_messages_handled_total", "invoices", 40)
+        children = {int(line) for line in (folder / "handled").read_text().splitlines()}
+        assert len(children) == 2
+        os.kill(children.pop(), signal.SIGKILL)
+        # What it did stays counted, and the lanes it had are counted where they are now.
+        await probe.until("/readyz", 503)
+        assert (await asyncio.to_thread(probe.metrics))["milepost_messages_handled_total", "invoices"] == 40
+        await probe.until("/readyz", 200, 30)
+        await probe.until_metric("milepost_lanes_held", "invoices", 4)
+        await append(10)
+        found = await asyncio.to_thread(probe.metrics)
+        assert found["milepost_messages_handled_total", "invoices"] >= 40
+        async with asyncio.timeout(30):
+            # Those that were handled and not written down may come again.
+            while found["milepost_messages_handled_total", "invoices"] < 50:
+                found = await asyncio.to_thread(probe.metrics)
+                await asyncio.sleep(0.05)
+
+
 async def test_an_address_that_is_taken_is_refused(mp: Milepost, start: Start, folder: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -232,6 +296,21 @@ class TestServer:
             assert json.loads(body)["status"] == ("ok" if status == 200 else "unavailable")
         else:
             assert body == b""
+
+    def test_metrics(self, port: int, reports: Reports) -> None:
+        for request, has_body in ((b"GET", True), (b"HEAD", False)):
+            head, body = send(port, request + b" /metrics HTTP/1.1\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK")
+            assert (b"milepost_build_info" in body) is has_body
+        head, _ = send(port, b"POST /metrics HTTP/1.1\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 405 ")
+
+    def test_metrics_without_the_package(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delitem(sys.modules, "milepost.contrib.prometheus", raising=False)
+        monkeypatch.setitem(sys.modules, "prometheus_client", None)
+        head, body = send(port, b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 501 Not Implemented")
+        assert json.loads(body)["reasons"][0].endswith('pip install "milepost[prometheus]"')
 
     def test_who_is_slow_is_left(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(health, "LONGEST_REQUEST", 0.3)

@@ -6,7 +6,7 @@ import pytest
 
 from cli.program import Run
 from milepost import Message, Milepost, NewMessage, Park
-from milepost.cli.subscriptions import _age
+from milepost.cli.age import age
 from support import MakeMilepost
 
 
@@ -30,10 +30,12 @@ def shop(make_mp: MakeMilepost) -> Milepost:
 
 def test_the_list(run: Run, shop: Milepost) -> None:
     heading, line = run("subscriptions").done().out.splitlines()
-    assert " ".join(heading.split()) == "subscription status lag age retrying waiting parked unrouted workers"
+    assert " ".join(heading.split()) == (
+        "subscription status lag age rate in flight retrying waiting parked unrouted workers"
+    )
     words = line.split()
     assert words[:3] == ["shop/invoices", "waiting", "1"]
-    assert words[4:] == ["s", "0", "0", "1", "0", "0"]
+    assert words[4:] == ["s", "0/s", "0", "0", "0", "1", "0", "0"]
 
 
 def test_for_programs(run: Run, shop: Milepost) -> None:
@@ -74,4 +76,4 @@ def test_nobody_follows(run: Run) -> None:
     [(0.0, "0 s"), (0.04, "0.0 s"), (119.0, "119.0 s"), (120.0, "2 min"), (7300.0, "2 h"), (864_000.0, "10 d")],
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert _age(seconds) == text
+    assert age(seconds) == text

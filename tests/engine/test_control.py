@@ -19,6 +19,7 @@ from milepost import (
     Transaction,
     UnknownSubscription,
 )
+from milepost.events import Event, Paused, Resumed
 from support import MakeMilepost, qualified
 
 Seen = list[tuple[int, bool]]
@@ -100,6 +101,22 @@ class TestPause:
             end.set()
             await mp.manage("orders").pause()
             assert (await mp.manage("orders").info()).lanes[0].position == 1
+
+    async def test_listeners_are_told(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        told: list[Event] = []
+        program = shop(make_mp(), [])
+
+        @program.on_event
+        def note(event: Paused | Resumed) -> None:
+            told.append(event)
+
+        async with program.running(grace=5):
+            await append(mp, 1)
+            await at_rest(mp)
+            await mp.manage("orders").pause()
+            await mp.manage("orders").resume()
+            await until(lambda: len(told) == 2)
+        assert told == [Paused("orders", "default"), Resumed("orders", "default")]
 
     async def test_one_that_is_not_there(self, mp: Milepost) -> None:
         with pytest.raises(UnknownSubscription):

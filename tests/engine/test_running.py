@@ -357,6 +357,29 @@ async def test_a_handler_that_takes_too_long_has_failed(mp: Milepost) -> None:
     assert await rows(mp) == [(1, "parked", 1, "TimedOut: timed out after 0.05 s")]
 
 
+async def test_now_is_when_the_program_opens(make_mp: MakeMilepost) -> None:
+    seen: list[Any] = []
+
+    def program() -> Milepost:
+        made = make_mp()
+
+        @made.subscription("live", category="order", start="now")
+        async def handle(message: Message[Any]) -> None:
+            seen.append(message.data)
+
+        return made
+
+    async with make_mp() as log:
+        await log.append("order-1", NewMessage("placed", "before"))
+        async with program():
+            pass
+        await log.append("order-1", NewMessage("placed", "between"))
+        async with program():
+            await log.append("order-1", NewMessage("placed", "after"))
+        await program().run_until_idle()
+    assert seen == ["between", "after"]
+
+
 async def test_new_messages_are_handled_as_they_come(mp: Milepost) -> None:
     arrived = asyncio.Event()
 

@@ -376,9 +376,9 @@ async def test_a_log_that_went_back_behind_a_start_is_noticed(make_mp: MakeMilep
     async def handle(message: Message[Any]) -> None:
         raise AssertionError
 
-    async with mp:
-        await fill(mp, 20)
-        await mp.run_until_idle()
+    async with make_mp() as log:
+        await fill(log, 20)
+    await mp.run_until_idle()
     await go_back(mp, 12)
     with pytest.raises(LogMismatch, match="went back"):
         await make_mp(progress=other_url).__aenter__()

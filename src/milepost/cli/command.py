@@ -13,16 +13,36 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from milepost.cli import append, bench, config, demo, doctor, ending, read, schema, subscriptions, url
+from milepost.cli import (
+    append,
+    bench,
+    config,
+    control,
+    demo,
+    doctor,
+    ending,
+    parked,
+    read,
+    schema,
+    subscriptions,
+    trace,
+    url,
+)
 from milepost.cli.filter import filter_
 from milepost.cli.run import run as run_
+from milepost.cli.try_ import try_
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 app.command("demo")(demo.demo)
 app.command("run")(run_)
 app.command("append")(append.append)
 app.command("read")(read.read)
+app.command("trace")(trace.trace)
+app.command("try")(try_)
 app.add_typer(subscriptions.app, name="subscriptions")
+for action in (control.pause, control.resume, control.move, control.replay, control.update, control.delete):
+    subscriptions.app.command(action.__name__)(action)
+app.add_typer(parked.app, name="parked")
 app.command("filter")(filter_)
 app.add_typer(schema.app, name="schema")
 app.command("config")(config.config)

@@ -1,27 +1,31 @@
 """`milepost doctor`: whether the database does what Milepost relies on."""
 
 import asyncio
+from dataclasses import replace
 
 import psycopg
 import typer
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from rich.text import Text
 
+from milepost import embedded
 from milepost.app import Milepost
 from milepost.cli.checks import Examined, Finding, examine
 from milepost.cli.ending import explain
 from milepost.cli.options import Json, Schema, Url, milepost
 from milepost.cli.output import show, table, visible, write_json
 from milepost.cli.progress import ProgressBar
-from milepost.log.database import CONNECT_TIMEOUT
+from milepost.engine.kept import Kept
+from milepost.log.database import CONNECT_TIMEOUT, Connection
 
 _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 
 
 def doctor(as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
-    """Checks the server, the schema and whoever keeps followers waiting. It changes nothing.
+    """Checks the server, the log, the workers and the subscriptions. It changes nothing.
 
-    The status is 1 if there is a problem, and 0 if there are only warnings.
+    Each line says what to do. The status is 1 if there is a problem, and 0 if there are only warnings.
+    MILEPOST_PROGRESS says where progress is, if that is another database.
 
     **Example:** `milepost doctor --url postgresql://localhost/shop`
     """
@@ -47,10 +51,29 @@ def _show(findings: list[Finding]) -> None:
 async def _findings(mp: Milepost) -> list[Finding]:
     conninfo = _conninfo(await asyncio.to_thread(lambda: mp.url))
     try:
-        async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
-            return await examine(Examined(conninfo, connection, mp.settings["schema"].value))
+        async with await _connected(conninfo) as connection:
+            log = Examined(conninfo, connection, mp.settings["schema"].value)
+            return await _with_progress(log, mp.settings["url"].value, mp.settings["progress"].value)
     except psycopg.OperationalError as error:
         return [Finding("server", "problem", explain(error))]
+
+
+async def _with_progress(log: Examined, url: str, progress: str | None) -> list[Finding]:
+    """What is found where progress is kept with the log, or at another address."""
+    if progress is None or Kept.of(url, progress) is Kept.WITH_THE_LOG:
+        return await examine(log)
+    started = embedded.start(progress) if embedded.is_embedded(progress) else progress
+    conninfo = _conninfo(started)
+    try:
+        connection = await _connected(conninfo)
+    except psycopg.OperationalError as error:
+        return await examine(log, [Finding("progress", "problem", f"its database: {explain(error)}")])
+    async with connection:
+        return await examine(replace(log, elsewhere=Examined(conninfo, connection, log.schema)))
+
+
+async def _connected(conninfo: str) -> Connection:
+    return await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
 
 
 def _conninfo(url: str) -> str:

@@ -3,13 +3,14 @@
 import asyncio
 import threading
 from collections.abc import Callable
-from typing import Self
+from typing import Self, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
 
 from milepost.cli.address import Address
 from milepost.cli.ending import Refusal
+from milepost.cli.metrics import Metrics
 from milepost.cli.reports import Reports
 
 MOST_CONNECTIONS = 64
@@ -25,18 +26,28 @@ _REASONS = {
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
+    501: "Not Implemented",
     503: "Service Unavailable",
 }
 
 
+Answer: TypeAlias = tuple[int, str, bytes]
+"""A status, and a body with its type."""
+
+JSON = "application/json"
+METRICS = "text/plain; version=0.0.4; charset=utf-8"
+"""The form of metrics that every Prometheus reads."""
+
+
 class HealthServer:
-    """Answers `/healthz` and `/readyz` from a thread of its own: no handler can keep it from that."""
+    """Answers `/healthz`, `/readyz` and `/metrics` from a thread of its own: no handler can keep it from that."""
 
     def __init__(self, address: Address, reports: Reports) -> None:
         self._address = address
-        self._questions: dict[str, Callable[[], list[str]]] = {
-            "/healthz": reports.troubles,
-            "/readyz": reports.obstacles,
+        self._questions: dict[str, Callable[[], Answer]] = {
+            "/healthz": lambda: _verdict(reports.troubles()),
+            "/readyz": lambda: _verdict(reports.obstacles()),
+            "/metrics": lambda: _metrics(reports.metrics),
         }
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="milepost-health", daemon=True)
@@ -112,15 +123,28 @@ class HealthServer:
             return _response(404)
         if method not in (b"GET", b"HEAD"):
             return _response(405, b"Allow: GET, HEAD\r\n")
-        reasons = question()
-        status = "unavailable" if reasons else "ok"
-        body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
-        return _response(503 if reasons else 200, body=body, with_body=method == b"GET")
+        status, kind, body = question()
+        return _response(status, kind=kind, body=body, with_body=method == b"GET")
 
 
-def _response(status: int, headers: bytes = b"", *, body: bytes = b"", with_body: bool = True) -> bytes:
+def _verdict(reasons: list[str]) -> Answer:
+    status = "unavailable" if reasons else "ok"
+    body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
+    return 503 if reasons else 200, JSON, body
+
+
+def _metrics(metrics: Metrics) -> Answer:
+    try:
+        return 200, METRICS, metrics.text()
+    except ImportError as error:
+        return 501, JSON, _verdict([str(error)])[2]
+
+
+def _response(
+    status: int, headers: bytes = b"", *, kind: str = JSON, body: bytes = b"", with_body: bool = True
+) -> bytes:
     head = (
-        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: application/json\r\n"
+        f"HTTP/1.1 {status} {_REASONS[status]}\r\nContent-Type: {kind}\r\n"
         f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nConnection: close\r\n"
     )
     return head.encode() + headers + b"\r\n" + (body if with_body else b"")

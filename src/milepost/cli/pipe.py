@@ -7,9 +7,10 @@ from contextlib import suppress
 
 import msgspec
 
+from milepost.cli.metrics import Measured
 from milepost.cli.reports import Report
 
-_reports = msgspec.json.Decoder(Report)
+_decoder: "msgspec.json.Decoder[Report | Measured]" = msgspec.json.Decoder(Report | Measured)
 
 
 class Mouth:
@@ -20,7 +21,7 @@ class Mouth:
         os.set_inheritable(descriptor, False)
         os.set_blocking(descriptor, False)
 
-    def tell(self, report: Report) -> None:
+    def tell(self, report: Report | Measured) -> None:
         """One line; lost where nobody reads it."""
         with suppress(OSError):
             os.write(self._descriptor, msgspec.json.encode(report) + b"\n")
@@ -39,14 +40,14 @@ class Ear:
         os.close(self.other)
         self.other = -1
 
-    async def follow(self, heard: Callable[[Report], None]) -> None:
+    async def follow(self, heard: Callable[[Report | Measured], None]) -> None:
         """Passes on what is said until the other end is closed. Who says something else is not heard any more."""
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
         file = os.fdopen(self._descriptor, "rb", buffering=0)
         transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), file)
         try:
             async for line in lines:
-                heard(_reports.decode(line))
+                heard(_decoder.decode(line))
         except (ValueError, msgspec.MsgspecError):
             return
         finally:

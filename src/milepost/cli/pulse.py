@@ -7,7 +7,10 @@ from time import monotonic
 from typing import Any
 
 from milepost.app import Milepost
+from milepost.cli.metrics import Measured
 from milepost.cli.reports import Report
+from milepost.contrib.outlook import outlook_of
+from milepost.engine.figures import Counting
 from milepost.errors import Unavailable
 from milepost.events import Started, Stopped
 from milepost.log.database import end
@@ -23,17 +26,21 @@ REACHED_WITHIN = 15.0
 class Pulse:
     """Follows a program from before it opens to its end, and tells how it is."""
 
-    def __init__(self, mp: Milepost, tell: Callable[[Report], None]) -> None:
+    def __init__(self, mp: Milepost, tell: Callable[[Report | Measured], None]) -> None:
         self._mp = mp
         self._tell = tell
-        self._works = False
+        self._counting = Counting(mp.on_event)
+        self._working: set[str] = set()
         self._reached = monotonic()
         self._error: Unavailable | None = None
         mp.on_event(self._hear)
 
     def _hear(self, event: Started | Stopped) -> None:
-        # Of each subscription, after all of them were declared.
-        self._works = isinstance(event, Started)
+        # Of each subscription, after all of them were declared; one that was deleted stops alone.
+        if isinstance(event, Started):
+            self._working.add(event.subscription)
+        else:
+            self._working.discard(event.subscription)
 
     @asynccontextmanager
     async def beating(self) -> AsyncIterator[None]:
@@ -44,10 +51,12 @@ class Pulse:
     async def _beat(self) -> None:
         while True:
             self._tell(Report(self._obstacle()))
+            for figures in self._counting.figures():
+                self._tell(figures)
             await asyncio.sleep(BEAT)
 
     def _obstacle(self) -> str | None:
-        if not self._works:
+        if not self._working:
             return "does not work on its subscriptions: it is starting or stopping"
         silent = monotonic() - self._reached
         if silent > REACHED_WITHIN:
@@ -60,9 +69,18 @@ class Pulse:
             try:
                 await self._mp.log.horizon.sample()
                 self._reached, self._error = monotonic(), None
+                await self._measure()
             except Unavailable as error:
                 self._error = error
             await asyncio.sleep(REACH_EVERY)
+
+    async def _measure(self) -> None:
+        """Tells how things stand. If whoever keeps progress does not answer, that is no obstacle."""
+        outlook = await outlook_of(self._mp)
+        if outlook is not None:
+            self._tell(outlook.log)
+            for subscription in outlook.subscriptions:
+                self._tell(subscription)
 
 
 @asynccontextmanager

@@ -7,13 +7,14 @@ import stat
 import sys
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from milepost.app import Milepost
 from milepost.cli.ending import Refusal, say
+from milepost.cli.moment import moment
 from milepost.cli.options import Json, Schema, Url, milepost, settings
 from milepost.cli.printer import Printer
 from milepost.cli.progress import ProgressBar
@@ -25,9 +26,6 @@ from milepost.log.reader import END
 
 LOOK_AGAIN = 0.5
 """Seconds between two looks for a log that is not there yet."""
-
-_AGO = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def read(
@@ -102,7 +100,7 @@ def read(
         where=where,
         after=position(after),
         after_version=min(after_version, END),
-        since=None if since is None else moment(since),
+        since=None if since is None else moment("--since", since),
         backwards=backwards,
         limit=None if limit is None else min(limit, END),
     )
@@ -141,21 +139,6 @@ def position(text: str) -> int | Now:
     if not re.fullmatch(r"[0-9]{1,18}", text, re.ASCII):
         raise Refusal(f"--after {text!r}: a position or now is wanted")
     return int(text)
-
-
-def moment(text: str) -> datetime:
-    """The time that a word means; without a time zone it is this machine's."""
-    if ago := _AGO.fullmatch(text):
-        try:
-            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-        except OverflowError:
-            raise Refusal(f"--since {text!r}: that is before all time") from None
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except (ValueError, OverflowError):
-        raise Refusal(
-            f"--since {text!r}: a time such as 2026-03-01T12:00:00Z is wanted, or 90s, 15m, 3h, 2d ago"
-        ) from None
 
 
 def _careful(url: str | None, schema: str | None) -> log_schema.Migrate:

@@ -6,13 +6,15 @@ from time import monotonic
 
 import msgspec
 
+from milepost.cli.metrics import Measured, Metrics
+
 SILENCE = 10.0
 """Seconds without a word after which a process is not well: its event loop is blocked."""
 START = 60.0
 """The same for a process that has not said anything yet."""
 
 
-class Report(msgspec.Struct, frozen=True):
+class Report(msgspec.Struct, frozen=True, tag=True):
     """What a process says of itself, once a second."""
 
     obstacle: str | None
@@ -29,7 +31,9 @@ class _Known:
 class Reports:
     """Told of processes on one thread, and asked on another."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, group: str = "default") -> None:
+        self.metrics = Metrics(group)
+        """What they have counted."""
         self._size = size
         self._lock = threading.Lock()
         self._known: dict[int, _Known] = {}
@@ -39,8 +43,11 @@ class Reports:
         with self._lock:
             self._known[process] = _Known(monotonic())
 
-    def heard(self, process: int, report: Report) -> None:
+    def heard(self, process: int, report: Report | Measured) -> None:
         """A process said something."""
+        if not isinstance(report, Report):
+            self.metrics.heard(process, report)
+            return
         with self._lock:
             known = self._known.get(process)
             if known is not None:
@@ -48,6 +55,7 @@ class Reports:
 
     def ended(self, process: int) -> None:
         """A process is no more."""
+        self.metrics.ended(process)
         with self._lock:
             self._known.pop(process, None)
 

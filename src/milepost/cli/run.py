@@ -17,13 +17,14 @@ from milepost.app import Milepost
 from milepost.cli.address import Address
 from milepost.cli.ending import TRACEBACK, Refusal, status_of
 from milepost.cli.health import HealthServer
+from milepost.cli.metrics import Measured
 from milepost.cli.pipe import Mouth
 from milepost.cli.processes import Processes
 from milepost.cli.pulse import Pulse
 from milepost.cli.reports import Report, Reports
 from milepost.suggestions import suggestion
 
-Tell: TypeAlias = Callable[[Report], None]
+Tell: TypeAlias = Callable[[Report | Measured], None]
 
 FATAL = 1
 """The status after an error that ended a program which had begun."""
@@ -42,7 +43,7 @@ def run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Answer /healthz and /readyz over HTTP: :8481 on every interface, 8481 on this machine alone.",
+            help="Answer /healthz, /readyz, /metrics over HTTP: :8481 on every interface, 8481 on this machine.",
             show_default=False,
         ),
     ] = None,
@@ -64,9 +65,9 @@ def run(
     with ExitStack() as stack:
         reports = None
         if health is not None:
-            reports = Reports(processes)
+            reports = Reports(processes, mp.settings["group"].value)
             server = stack.enter_context(HealthServer(Address.of(health), reports))
-            lines.append(f"health: http://{server.address}/healthz and /readyz")
+            lines.append(f"health: http://{server.address}/healthz, /readyz and /metrics")
         if not quiet:
             typer.echo("\n".join(lines))
             sys.stdout.flush()

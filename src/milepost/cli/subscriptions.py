@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from milepost.cli.age import age
 from milepost.cli.options import Json, Schema, Url, milepost
 from milepost.cli.output import console, show, table, visible, write_json
 from milepost.engine.info import SubscriptionInfo
@@ -15,6 +16,9 @@ app = typer.Typer(rich_markup_mode="markdown")
 Address = Annotated[
     str, typer.Argument(metavar="SUBSCRIPTION", help="group/name; the name alone is one of MILEPOST_GROUP.")
 ]
+
+COUNTS = ("lag", "age", "rate", "in flight", "retrying", "waiting", "parked", "unrouted")
+"""What is counted of a subscription."""
 
 _STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "stalled": "bold red"}
 
@@ -33,7 +37,7 @@ def subscriptions(context: typer.Context, as_json: Json = False, url: Url = None
     if as_json:
         write_json(found)
         return
-    rows = table("subscription", "status", "lag", "age", "retrying", "waiting", "parked", "unrouted", "workers")
+    rows = table("subscription", "status", *COUNTS, "workers")
     for info in found:
         rows.add_row(visible(f"{info.group}/{info.name}"), _status(info), *_numbers(info), str(len(info.owners)))
     show(rows)
@@ -52,7 +56,9 @@ def show_(address: Address, as_json: Json = False, url: Url = None, schema: Sche
     console().print(
         f"{visible(f'{info.group}/{info.name}')}: {info.status}{f', {info.stalled}' if info.stalled else ''}"
     )
-    counts = table("lag", "age", "retrying", "waiting", "parked", "unrouted")
+    for line in _remarks(info):
+        console().print(line)
+    counts = table(*COUNTS)
     counts.add_row(*_numbers(info))
     show(counts)
     lanes = table("lane", "position", "worker", "since")
@@ -77,13 +83,20 @@ def _status(info: SubscriptionInfo) -> Text:
 
 
 def _numbers(info: SubscriptionInfo) -> list[str]:
-    counts = (info.retrying, info.waiting, info.parked, info.unrouted)
-    return [f"{info.lag.positions:,}", _age(info.lag.seconds), *(f"{count:,}" for count in counts)]
+    counts = (info.in_flight, info.retrying, info.waiting, info.parked, info.unrouted)
+    rate = f"{info.rate:,.0f}/s" if info.rate >= 10 else f"{info.rate:.2g}/s"
+    return [f"{info.lag.positions:,}", age(info.lag.seconds), rate, *(f"{count:,}" for count in counts)]
 
 
-def _age(seconds: float) -> str:
-    """Seconds in the largest unit of which there are at least two."""
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.1f} s" if seconds else "0 s"
+def _remarks(info: SubscriptionInfo) -> list[str]:
+    """What else there is to say, a line each."""
+    remarks = []
+    if info.barrier is not None:
+        remarks.append(f"held back: {visible(info.barrier)}")
+    if info.replaying:
+        remarks.append(f"replaying: {info.replaying:,} positions left")
+    if info.last_error is not None and info.last_error_at is not None:
+        remarks.append(
+            f"last error, at {info.last_error_at.astimezone():%Y-%m-%d %H:%M:%S}: {visible(info.last_error)}"
+        )
+    return remarks

@@ -139,6 +139,11 @@ class Lane(Generic[M]):
         """How many deliveries are handed out, or promised."""
         return self._claims.in_flight
 
+    def handed_out(self) -> list[int]:
+        """The positions of what is handed out, or promised."""
+        entries = [*self._board.window.entries.values(), *self._board.rows.values()]
+        return [entry.position for entry in entries if entry.delivery is not None]
+
     # Settling: each returns what was refused, because it is no longer that claim's
 
     def ack(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:

@@ -33,6 +33,8 @@ Failed = Callable[[AnyDelivery, BaseException], bool]
 class Builder:
     """What the runners of a worker have in common."""
 
+    worker: str
+    """The name of the worker."""
     place: Place
     appender: Appender
     queries: Callable[[Subscription, datetime | None], Query]

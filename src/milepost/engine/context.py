@@ -1,9 +1,10 @@
 """What a handler may know of the call it is in."""
 
 import logging
-from typing import Any
 
 import msgspec
+
+from milepost.engine.journal import FieldLogger
 
 
 class Context(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,6 +14,10 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the subscription."""
     position: int
     """Of the message; of a batch's first one."""
+    group: str = "default"
+    """The name of the subscriptions that the program serves."""
+    stream: str | None = None
+    """Of the message; of a batch's first one."""
     attempt: int = 1
     """Which attempt this is, from 1; in a batch the highest of its messages."""
     replay: bool = False
@@ -20,10 +25,9 @@ class Context(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logger(self) -> "logging.LoggerAdapter[logging.Logger]":
-        """`milepost.subscription.<name>`; its records have `subscription`, `position` and `attempt`."""
-        extra: dict[str, Any] = {
-            "subscription": self.subscription,
-            "position": self.position,
-            "attempt": self.attempt,
-        }
-        return logging.LoggerAdapter(logging.getLogger(f"milepost.subscription.{self.subscription}"), extra)
+        """`milepost.subscription.<name>`; its records have these fields, and what a call gives by `extra`."""
+        fields = {name: getattr(self, name) for name in _LOGGED}
+        return FieldLogger(logging.getLogger(f"milepost.subscription.{self.subscription}"), fields)
+
+
+_LOGGED = ("subscription", "group", "position", "stream", "attempt")

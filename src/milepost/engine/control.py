@@ -74,7 +74,7 @@ class Control:
     async def move(self, to: Start, timeout: float) -> int:
         """Goes on elsewhere; how many deliveries were forgotten."""
         to = checked("to", start_from, to)
-        async with self._barrier("it is being moved", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is being moved", timeout) as (standing, barrier):
             target, since = await start_of(to, self._log)
             return await self._put(standing, barrier, moved(standing.lanes, target), since)
 
@@ -86,7 +86,7 @@ class Control:
     async def replay(self, start: Start, end: datetime | int | None, timeout: float) -> int:
         """What was handled between these comes again; how many positions that are."""
         first, last = await self._bounds(start, end)
-        async with self._barrier("it is to be replayed", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is to be replayed", timeout) as (standing, barrier):
             placing = await self._replayed(standing, first, last)
             await self._put(standing, barrier, placing, await self._control.since(standing.id))
             return placing.again.size
@@ -153,14 +153,14 @@ class Control:
 
     async def delete(self, timeout: float) -> None:
         """Forgets it and all that is stored of it."""
-        async with self._barrier("it is being deleted", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is being deleted", timeout) as (standing, barrier):
             if not await self._control.delete(standing.id, barrier):
                 raise Busy(f"{self._address}: workers took it back meanwhile: try again")
 
     # Barriers
 
     @asynccontextmanager
-    async def _barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
+    async def behind_barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
         """Within this block nothing of it runs, and nobody has its lanes."""
         barrier = f"{what} ({uuid4().hex[:8]})"
         stands = await self._control.set_barrier(self._standing.id, barrier)

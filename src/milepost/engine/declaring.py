@@ -1,16 +1,13 @@
 """Declares the subscriptions of a program, and brings what it declares in force."""
 
-import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from milepost.engine.order import placed
+from milepost.engine.order import Order, placed
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
 from milepost.progress.protocol import Definition, Opened, RowPlace
-
-logger = logging.getLogger("milepost.engine")
 
 
 class Declaring:
@@ -26,15 +23,26 @@ class Declaring:
         self._group = place.group
         self._rows = rows
 
+    async def begin(self, subscriptions: Iterable[Subscription]) -> None:
+        """Creates what is new and begins now: the program opens, and this is that moment."""
+        now = [each for each in subscriptions if each.declaration.start == "now" and each.has_handlers]
+        if not now:
+            return
+        await self._progress.open()
+        known = await self._progress.known(self._group)
+        new = [each for each in now if not known & {each.name, each.declaration.renamed_from}]
+        if new:
+            await self._progress.declare([await self._definition(each) for each in new])
+
     async def all(self, subscriptions: Sequence[Subscription]) -> list[Opened]:
         """All at once, when a program begins."""
         definitions = [await self._definition(subscription) for subscription in subscriptions]
         opened = await self._progress.declare(definitions)
         for subscription, one in zip(subscriptions, opened, strict=True):
             if one.changed:
-                logger.info("%s: %s", subscription.name, one.changed)
+                subscription.journal.info("%s", one.changed)
             if one.status == "paused":
-                logger.warning("%s: it is paused", subscription.name)
+                subscription.journal.warning("it is paused")
         return opened
 
     async def again(self, subscription: Subscription, opened: Opened) -> Opened:
@@ -43,10 +51,14 @@ class Declaring:
         [found] = await self._progress.declare([definition])
         if found.pending != "ready":
             return found
-        said = await self._progress.reorder(found.id, definition, _Places(subscription, self._rows))
+        said = await self._progress.reorder(
+            found.id,
+            definition,
+            RowPlaces(subscription.declaration.ordered_by, subscription.declaration.lanes, self._rows),
+        )
         if said is None:
             return found
-        logger.info("%s: %s", subscription.name, said)
+        subscription.journal.info("%s", said)
         [found] = await self._progress.declare([definition])
         return found
 
@@ -67,12 +79,12 @@ class Declaring:
         )
 
 
-class _Places:
-    """Where rows belong by what a subscription declares."""
+class RowPlaces:
+    """Where rows belong by an order and a number of lanes."""
 
-    def __init__(self, subscription: Subscription, rows: Rows) -> None:
-        self._order = subscription.declaration.ordered_by
-        self._lanes = subscription.declaration.lanes
+    def __init__(self, order: Order, lanes: int, rows: Rows) -> None:
+        self._order = order
+        self._lanes = lanes
         self._rows = rows
 
     async def __call__(self, positions: Sequence[int]) -> list[RowPlace]:

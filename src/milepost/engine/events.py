@@ -44,6 +44,14 @@ class Stopped(Event, frozen=True):
     worker: str
 
 
+class Paused(Event, frozen=True):
+    """A person has paused it. Each process tells when it learns of it."""
+
+
+class Resumed(Event, frozen=True):
+    """A person lets it go on. Each process tells when it learns of it."""
+
+
 class LaneTaken(Event, frozen=True):
     """A lane is this process's."""
 
@@ -58,6 +66,8 @@ class LaneReleased(Event, frozen=True):
     """A lane was given back in good order."""
 
     lane: int
+    seconds: float
+    """For how long this process had it."""
 
 
 class LaneLost(Event, frozen=True):
@@ -65,6 +75,8 @@ class LaneLost(Event, frozen=True):
 
     lane: int
     reason: str
+    seconds: float
+    """For how long this process had it."""
 
 
 class MessageEvent(Event, frozen=True):
@@ -85,11 +97,13 @@ class MessageEvent(Event, frozen=True):
         return self.message.stream
 
 
-class Handled(MessageEvent, frozen=True):
+class Handled(MessageEvent, frozen=True, gc=False):
     """A message is done."""
 
     seconds: float
     """How long its handler took; in a batch, or in a transaction of several, all of it."""
+    together: int = 1
+    """How many messages these seconds were for, this one among them."""
 
 
 class AttemptFailed(MessageEvent, frozen=True):
@@ -98,6 +112,8 @@ class AttemptFailed(MessageEvent, frozen=True):
     seconds: float
     """How long that took, counted like that of `Handled`."""
     error: BaseException
+    together: int = 1
+    """How many messages these seconds were for, this one among them."""
 
 
 class RetryScheduled(MessageEvent, frozen=True):
@@ -127,3 +143,6 @@ class Stalled(Event, frozen=True):
 
 class Recovered(Event, frozen=True):
     """A message succeeded again, and all goes on."""
+
+    seconds: float
+    """For how long this process has known that it was stalled."""

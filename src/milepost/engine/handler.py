@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 from milepost.engine.context import Context
 from milepost.engine.described import Function
+from milepost.engine.instrument import Instrument, in_a_thread, on_the_loop
 from milepost.engine.providers import Provider, Providers, Values, arguments
 from milepost.engine.provision import LOOP, Provision
 from milepost.engine.signature import Asked, Signature, Source
@@ -63,6 +64,17 @@ class Handler:
 
     def __repr__(self) -> str:
         return f"Handler({self.name}, {self.location})"
+
+    def seen_by(self, instrument: Instrument) -> None:
+        """Lets an instrument see its calls from now on. Who does not ask for this pays nothing for it."""
+        prepare, batch = self.prepare, self.batch
+
+        def prepare_seen(subject: Any, context: Context | None, tx: Transaction | None) -> tuple[Any, ...]:
+            return subject if batch else (subject,), context, prepare(subject, context, tx)
+
+        seen = on_the_loop if self.is_async else in_a_thread
+        self.prepare, self.call = prepare_seen, seen(self.call, instrument, batch=batch)
+        self.takes_context = True
 
     def _direct(self, signature: Signature, asked: list[Asked]) -> tuple[Prepare, Function]:
         positional = [each for each in asked if not each.parameter.keyword_only]

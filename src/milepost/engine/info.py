@@ -37,6 +37,13 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     stalled: str | None
     """Why it is stalled, if it is."""
     lag: Lag
+    rate: float
+    """Messages that its workers handle, a second, over the last few."""
+    in_flight: int
+    """Messages that are with handlers, as its workers told within the last few seconds."""
+    last_error: str | None
+    """Why an attempt failed, the last that did within a day, as far as the server has not crashed since."""
+    last_error_at: datetime | None
     retrying: int
     """Messages that failed and are tried again later."""
     waiting: int
@@ -96,6 +103,10 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
         status=_status(standing),
         stalled=standing.stalled,
         lag=lag,
+        rate=standing.told.rate,
+        in_flight=standing.told.in_flight,
+        last_error=standing.told.error,
+        last_error_at=standing.told.error_at,
         retrying=standing.retrying,
         waiting=standing.waiting,
         parked=standing.parked,

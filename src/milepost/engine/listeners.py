@@ -3,10 +3,12 @@
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Sequence
 from time import monotonic
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
+from milepost.complaints import Complaints
 from milepost.engine.described import EMPTY, Described, Function
 from milepost.engine.events import Event, MessageEvent
 from milepost.log.database import end
@@ -21,8 +23,6 @@ MOST_BYTES = 8 * 2**20
 """How many bytes of messages may wait with them."""
 SLOW = 0.1
 """Seconds after which a plain listener is complained of: nothing else runs on the loop meanwhile."""
-COMPLAIN_EVERY = 10.0
-"""Seconds between two complaints about a listener."""
 FAREWELL = 5.0
 """Seconds that async listeners have for what still waits when a program stops."""
 
@@ -47,6 +47,10 @@ class Listeners:
         self._listeners.append(Listener(function))
         return function
 
+    def adopt(self, other: "Listeners") -> None:
+        """Those of another listen as well."""
+        self._listeners += other._listeners
+
     def audience(self) -> "Audience | None":
         """Those who listen from now on; None if nobody does."""
         return Audience(self._listeners) if self._listeners else None
@@ -67,10 +71,10 @@ class Audience:
         """Whether anybody listens to such events."""
         return bool(self._those_for(kind))
 
-    def tell(self, event: Event) -> None:
-        """Tells everybody who listens to it. Nothing that a listener raises comes back."""
-        for ear in self._those_for(type(event)):
-            ear.hear(event)
+    def tell(self, *events: Event) -> None:
+        """Tells everybody who listens to events of this kind. Nothing that a listener raises comes back."""
+        for ear in self._those_for(type(events[0])):
+            ear.hear(events)
 
     def _those_for(self, kind: type[Event]) -> "list[_Ear]":
         found = self._by_class.get(kind)
@@ -87,31 +91,21 @@ class _Ear:
     """One listener, and what went wrong with it."""
 
     def __init__(self, listener: Listener) -> None:
-        self._listener = listener
         self._function = listener.function
-        self._complained_at = float("-inf")
-        self._unsaid = 0
+        self._complain = Complaints(logger, f"listener {listener.described}").make
 
-    def hear(self, event: Event) -> None:
-        began = monotonic()
-        try:
-            self._function(event)
-        except Exception:
-            self._complain(f"failed at {type(event).__name__}", with_traceback=True)
+    def hear(self, events: Sequence[Event]) -> None:
+        began, function = monotonic(), self._function
+        for event in events:
+            try:
+                function(event)
+            except Exception:
+                self._complain(f"failed at {type(event).__name__}", with_traceback=True)
         if monotonic() - began > SLOW:
             self._complain(f"took {monotonic() - began:.1f} s, in which nothing else ran: make it async")
 
     async def close(self) -> None:
         """A plain listener has no more to do."""
-
-    def _complain(self, problem: str, *, with_traceback: bool = False) -> None:
-        now = monotonic()
-        if now - self._complained_at < COMPLAIN_EVERY:
-            self._unsaid += 1
-            return
-        before = f" ({self._unsaid:,} complaints about it were left out)" if self._unsaid else ""
-        logger.warning("listener %s %s%s", self._listener.described, problem, before, exc_info=with_traceback)
-        self._complained_at, self._unsaid = now, 0
 
 
 class _AsyncEar(_Ear):
@@ -123,7 +117,11 @@ class _AsyncEar(_Ear):
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
 
-    def hear(self, event: Event) -> None:
+    def hear(self, events: Sequence[Event]) -> None:
+        for event in events:
+            self._keep(event)
+
+    def _keep(self, event: Event) -> None:
         self._bytes += _size(event)
         if self._waiting and (len(self._waiting) >= MOST_WAITING or self._bytes > MOST_BYTES):
             self._bytes -= _size(event)

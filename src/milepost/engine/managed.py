@@ -7,6 +7,7 @@ from typing import Any
 
 from milepost.engine.caught_up import CaughtUp, Written
 from milepost.engine.choosing import Positions, States, limited, listed, meant
+from milepost.engine.consuming.created import find, update
 from milepost.engine.control import Control, Plan
 from milepost.engine.deliveries import Deliveries, DeliveryInfo, OnBatch
 from milepost.engine.info import Overview, SubscriptionInfo
@@ -188,12 +189,17 @@ class ManagedSubscription:
         """What `replay` would do; nothing is done."""
         return await (await self._control()).plan_replay(start, end)
 
-    async def update(self, **changes: Any) -> None:
-        """Limits it: `concurrency` is how many messages a process handles at once; None is what the code says.
+    async def update(self, /, **changes: Any) -> None:
+        """Changes settings of one that was created for consumers, without dropping any.
 
-        What selects and orders is declared in code: `DeclaredInCode`.
+        One that is declared in code is only limited: `concurrency` is how many messages a process handles at once;
+        None is what the code says. Anything else raises `DeclaredInCode`.
         """
-        await (await self._control()).update(changes)
+        place = self._place()
+        if place.services.database is not None and not (await find(place, self.group, self.name)).in_code:
+            await update(place, self.group, self.name, changes)
+        else:
+            await (await self._control()).update(changes)
 
     async def delete(self, *, timeout: float = 60) -> None:
         """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts."""

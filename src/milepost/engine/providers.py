@@ -1,7 +1,7 @@
 """What a program gives to its handlers beside messages: made for each call, and finished after it."""
 
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator, Iterable, Iterator, Mapping
 from types import NoneType
 from typing import Any, TypeAlias, TypeVar, get_args, get_origin
 
@@ -115,6 +115,17 @@ class Providers:
         self._by_type[provider.gives] = provider
         return function
 
+    def adopt(self, other: "Providers", instead: Mapping[Any, Any]) -> None:
+        """Gives from now on what another gives, and of some types these objects instead."""
+        for hint in instead:
+            if hint not in other:
+                known = ", ".join(map(name_of, other._by_type)) or "nothing"
+                raise ValueError(
+                    f"provide: nobody provides {name_of(hint)} that could be replaced (provided: {known})"
+                )
+        given = {hint: Provider(_giving(hint, value), self._classes) for hint, value in instead.items()}
+        self._by_type |= other._by_type | given
+
     def __contains__(self, hint: object) -> bool:
         try:
             return hint in self._by_type
@@ -160,6 +171,14 @@ class Providers:
             f"nobody provides {name_of(each.hint)}: declare @mp.provide on a function that returns it (provided: "
             f"{known}), or decorate it with @mp.message() if it is a payload",
         )
+
+
+def _giving(hint: Any, value: Any) -> Function:
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = hint
+    return give
 
 
 def arguments(asked: Iterable[Asked], values: Values) -> tuple[list[Any], dict[str, Any]]:

@@ -41,6 +41,8 @@ class Reading:
         self._outlived = outlived
         self._window = window
         self._lanes: dict[int, Owned] = {}
+        self._old: list[Pages] = []
+        """Pages of before, to be closed."""
         self._end: int | None = None
         self._lowest_next = True
         self._changed = asyncio.Event()
@@ -48,6 +50,12 @@ class Reading:
     def reads_for(self, lanes: dict[int, Owned]) -> None:
         """These are the lanes from now on."""
         self._lanes = lanes
+        self._changed.set()
+
+    def change(self, pages: Pages) -> None:
+        """From now on what is read comes from these."""
+        self._old.append(self._pages)
+        self._pages = pages
         self._changed.set()
 
     def stops_at(self, position: int | None) -> None:
@@ -63,6 +71,8 @@ class Reading:
         """Reads until it is cancelled."""
         try:
             while True:
+                while self._old:
+                    await self._old.pop().close()
                 self._changed.clear()
                 news = self._feed.news
                 if not await self._read():
@@ -75,9 +85,10 @@ class Reading:
         self._let_go()
         for after in self._turns():
             together = [owned for owned in self._hungry() if after <= owned.lane.reach <= after + NEAR]
-            segment = await self._pages.after(after, [owned.number for owned in together])
+            pages = self._pages
+            segment = await pages.after(after, [owned.number for owned in together])
             self._let_go()
-            if segment is None:
+            if segment is None or pages is not self._pages:
                 return True
             segment = segment.up_to(self._end)
             self._spread(segment, together)

@@ -10,7 +10,6 @@ from typing import Any
 from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Settings
 from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
 from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
-from milepost.engine.journal import Journal
 from milepost.engine.lag import not_passed
 from milepost.engine.order import ByFunction, Order, Unordered, placed
 from milepost.engine.owned import Owned
@@ -18,6 +17,7 @@ from milepost.engine.reading import Reading
 from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot, Work
 from milepost.engine.subscription import Subscription
+from milepost.engine.telling import Telling
 from milepost.engine.threads import Threads
 from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
@@ -90,7 +90,7 @@ class Runner:
         """What may be handed out, taken from lanes in bulk."""
         self.may_lack_keys = isinstance(order, ByFunction)
         """Whether there may be messages for which a function gives no key: they are parked under their stream."""
-        self.journal = Journal(subscription.name, subscription.group)
+        self.journal = subscription.journal
         """What is logged of it."""
         self.settling = Settling(self.journal, now=now, settled=self._settled, gives_up=failed)
         self._turn = Turn(self, self.settling, calls, threads)
@@ -168,6 +168,34 @@ class Runner:
         self.reading.stops_at(position)
         self._is_bounded = self.writing.hurries = position is not None
         self.writing.look()
+
+    @property
+    def telling(self) -> Telling | None:
+        """Who is told of events, if anybody listens."""
+        return self.settling.telling
+
+    @property
+    def handled(self) -> int:
+        """How many messages were handled."""
+        return self.settling.tally.handled
+
+    @property
+    def last_error(self) -> tuple[str, float] | None:
+        """Why the last attempt failed that did, and when."""
+        return self.settling.last_error
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages are with handlers."""
+        return max(0, sum(owned.lane.in_flight for owned in self.lanes.values()) - len(self.claimed))
+
+    def positions_in_flight(self) -> set[int]:
+        """The positions of these; what was handled just now may be among them."""
+        if not self.in_flight:
+            return set()
+        claimed = {delivery.message.position for _, delivery in self.claimed}
+        handed_out = {position for owned in self.lanes.values() for position in owned.lane.handed_out()}
+        return handed_out - claimed
 
     # From the log
 

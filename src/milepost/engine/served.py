@@ -1,33 +1,42 @@
 """A subscription of a program while a worker runs."""
 
 import asyncio
-import logging
 
 from milepost.engine.builder import Builder
+from milepost.engine.declaring import Declaring
 from milepost.engine.runner import Runner
 from milepost.engine.subscription import Subscription
 from milepost.log.database import end
 from milepost.progress.protocol import Opened
 
-logger = logging.getLogger("milepost.engine")
+PATIENCE = 5.0
+"""Seconds between two looks at whether a newer program has ended."""
+SOON = 0.1
+"""Seconds between two looks at whether lanes have come to where their order can change."""
 
 
 class Served:
     """How a subscription is stored, as far as the worker knows, and the runner that was built for that."""
 
+    keeps = False
+
     def __init__(
-        self, subscription: Subscription, opened: Opened, builder: Builder, tasks: asyncio.TaskGroup
+        self,
+        subscription: Subscription,
+        opened: Opened,
+        builder: Builder,
+        declaring: Declaring,
+        tasks: asyncio.TaskGroup,
     ) -> None:
         self.subscription = subscription
         self.opened = opened
-        self.declared_at = 0.0
-        """When it was last declared, by the loop's clock."""
+        self._declared_at = 0.0
         self._builder = builder
+        self._declaring = declaring
         self._group = tasks
         self._build()
-        telling = self.runner.settling.telling
-        if telling is not None:
-            telling.opened(opened)
+        if self.runner.telling is not None:
+            self.runner.telling.opened(opened)
 
     @property
     def name(self) -> str:
@@ -56,12 +65,29 @@ class Served:
         return self._shape != _shape(self.opened)
 
     async def learn(self, opened: Opened) -> None:
-        """It is stored like this now."""
+        """It is stored like this now; whatever keeps it from running as declared is looked at."""
+        await self._adapt(opened)
+        if not self.is_in_force:
+            await self._declare_again()
+
+    async def _declare_again(self) -> None:
+        """Others run it, or it has to change its order first: it may be this worker's turn now."""
+        now = asyncio.get_running_loop().time()
+        if now < self._declared_at + (PATIENCE if self.opened.pending is None else SOON):
+            return
+        self._declared_at = now
+        await self._adapt(await self._declaring.again(self.subscription, self.opened))
+        if self.is_in_force:
+            self.subscription.journal.info("goes on")
+
+    async def _adapt(self, opened: Opened) -> None:
         before, self.opened = self.opened, opened
         if opened.status != before.status:
-            logger.info("%s: it is %s", self.name, opened.status)
+            self.subscription.journal.info("it is %s", opened.status)
+            if self.runner.telling is not None:
+                self.runner.telling.status(opened.status)
         if opened.newest > opened.number and before.newest <= before.number:
-            logger.warning("%s: waits for a program with a newer definition to end", self.name)
+            self.subscription.journal.warning("waits for a program with a newer definition to end")
         if self._is_misfit and not self.runner.lanes:
             await self._rebuild()
         self.runner.concurrency = self._builder.concurrency_of(self.subscription, opened)
@@ -81,6 +107,13 @@ class Served:
         await self.stop()
         self._build()
         self.runner.settling.tally, self.runner.settling.telling = tally, telling
+
+    async def deleted(self) -> None:
+        """It is there no more."""
+        self.subscription.journal.warning("it was deleted; it is made anew when its program starts again")
+        if self.runner.telling is not None:
+            self.runner.telling.stopped(self._builder.worker)
+        await self.stop()
 
     async def stop(self) -> None:
         """Ends what reads and writes for it."""

@@ -1,20 +1,18 @@
 """What came of calls: settles messages, counts them, and tells who wants to know."""
 
 import asyncio
-import logging
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.handler import Undecodable
+from milepost.engine.journal import Journal
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
 from milepost.engine.owned import Owned
 from milepost.engine.report import Tally
 from milepost.engine.telling import Telling
 from milepost.engine.transaction import CannotAppend
-
-logger = logging.getLogger("milepost.engine")
 
 
 class Settled(Protocol):
@@ -31,17 +29,19 @@ class Settling:
 
     def __init__(
         self,
-        name: str,
+        journal: Journal,
         *,
         now: Callable[[], float],
         settled: Settled,
         gives_up: Callable[[AnyDelivery, BaseException], bool],
     ) -> None:
-        self._name = name
+        self._journal = journal
         self._now = now
         self._settled = settled
         self._gives_up = gives_up
         self.tally = Tally()
+        self.last_error: tuple[str, float] | None = None
+        """Why the last attempt failed that did, and when."""
         self.telling: Telling | None = None
         """Who is told of events, if anybody listens."""
         self._handled: list[Owned] = []
@@ -53,17 +53,19 @@ class Settling:
             self.settles_soon(owned)
         owned.done.append(delivery)
 
-    def all_done(self, owned: Owned, deliveries: Sequence[AnyDelivery]) -> None:
-        """Messages of a call were handled."""
+    def all_done(self, owned: Owned, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
+        """Messages of a call were handled, which took so long."""
         if not owned.done:
             self.settles_soon(owned)
         owned.done.extend(deliveries)
+        if self.telling is not None:
+            self.telling.handled_together(deliveries, seconds)
 
     def committed(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
         """Messages were handled, and are settled by their own transaction."""
         self.tally.handled += len(deliveries)
-        if self.telling is not None and self.telling.tells_handled:
-            self.telling.handled(deliveries, seconds)
+        if self.telling is not None:
+            self.telling.handled_together(deliveries, seconds)
 
     def settles_soon(self, owned: Owned) -> None:
         """Messages of a lane are settled together, at the end of this step of the loop."""
@@ -76,6 +78,8 @@ class Settling:
         if not self._handled:
             return
         lanes, self._handled = self._handled, []
+        if self.telling is not None:
+            self.telling.tell_handled()
         for owned in lanes:
             deliveries, owned.done = owned.done, []
             is_first = owned.lane.settled == 0
@@ -88,21 +92,24 @@ class Settling:
         self, owned: Owned, deliveries: list[AnyDelivery], error: BaseException, seconds: float = 0.0
     ) -> None:
         """Messages could not be handled, or were not wanted; the call took so long."""
+        together = len(deliveries)
         if isinstance(error, Failed) and _names_some(error, deliveries):
             for delivery in deliveries:
-                self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds)
+                self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds, together)
         elif isinstance(error, Undecodable) and len(deliveries) > 1:
             bad = [delivery for delivery in deliveries if delivery.message is error.message]
             owned.lane.give_back([delivery for delivery in deliveries if delivery.message is not error.message])
-            self.settle_one(owned, bad[0], error, seconds)
+            self.settle_one(owned, bad[0], error, seconds, together)
         else:
             for delivery in deliveries:
-                self.settle_one(owned, delivery, error, seconds)
+                self.settle_one(owned, delivery, error, seconds, together)
         owned.ended()
         self._settled(owned, at_once=True)
 
-    def settle_one(self, owned: Owned, delivery: AnyDelivery, error: BaseException | None, seconds: float) -> None:
-        """Settles a message by what its handler raised; None: it is done."""
+    def settle_one(
+        self, owned: Owned, delivery: AnyDelivery, error: BaseException | None, seconds: float, together: int
+    ) -> None:
+        """Settles a message by what its handler raised; None: it is done. The call took so long for so many."""
         lane, now, one = owned.lane, self._now(), [delivery]
         match error:
             case None:
@@ -115,19 +122,31 @@ class Settling:
                 lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
             case _:
                 self._fail(owned, delivery, error)
+        if error is not None:
+            self._write_down(delivery, error, now)
         if self.telling is not None:
-            self.telling.settled(delivery, error, seconds)
+            self.telling.settled(delivery, error, seconds, together)
+
+    def _write_down(self, delivery: AnyDelivery, error: BaseException, now: float) -> None:
+        message, attempt, row = delivery.message, delivery.attempt, delivery.entry.fate
+        if isinstance(error, Skip | Park | Undecodable | RetryLater):
+            self._journal.settled(message, attempt, error.reason, row, now, None)
+        else:
+            self._journal.settled(message, attempt, _reason(error), row, now, error)
 
     def _fail(self, owned: Owned, delivery: AnyDelivery, error: BaseException) -> None:
         self.tally.failed += 1
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        trace = "".join(traceback.format_exception(error))
-        logger.warning("%s: position %d failed: %s", self._name, delivery.message.position, reason)
+        reason, trace = _reason(error), "".join(traceback.format_exception(error))
+        self.last_error = reason, self._now()
         if self._gives_up(delivery, error) or isinstance(error, CannotAppend):
             self.tally.parked += 1
             owned.lane.park([delivery], self._now(), reason=reason, error=trace)
         else:
             owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))
+
+
+def _reason(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
 def _names_some(error: Failed, deliveries: Sequence[AnyDelivery]) -> bool:

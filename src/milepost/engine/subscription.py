@@ -1,11 +1,14 @@
 """A subscription with its handlers, and all of a program."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any, TypeVar
 
 from milepost.engine.declaration import BATCH, Declaration
 from milepost.engine.described import Function
 from milepost.engine.handler import Handler
+from milepost.engine.instrument import Instrument
+from milepost.engine.journal import Journal
 from milepost.engine.kept import Kept
 from milepost.engine.providers import Providers
 from milepost.engine.signature import Classes, Signature, Source
@@ -20,8 +23,22 @@ F = TypeVar("F", bound=Function)
 class Subscription:
     """What `mp.subscription` gives: a decorator for one handler, or with `.on` for several under one cursor."""
 
-    def __init__(self, declaration: Declaration, classes: Classes, providers: Providers, kept: Kept) -> None:
+    def __init__(
+        self,
+        declaration: Declaration,
+        classes: Classes,
+        providers: Providers,
+        kept: Kept,
+        *,
+        group: str,
+        instruments: Sequence[Instrument],
+    ) -> None:
         self.declaration = declaration
+        self.group = group
+        """The name of the program's subscriptions, and of those of others like it."""
+        self.journal = Journal(declaration.name, group)
+        """What is logged of it."""
+        self._instruments = instruments
         self._kept = kept
         self._classes = classes
         self._providers = providers
@@ -50,6 +67,11 @@ class Subscription:
             raise self._wrong(f"{self._signatures[0].described} handles it alone: declare both with .on")
         self._add(function)
         return function
+
+    def adopt(self, other: "Subscription") -> None:
+        """Has the handlers of another from now on."""
+        self._signatures = list(other._signatures)
+        self._alone = other._alone
 
     def _add(self, function: Function) -> None:
         signature = Signature.of(function, self._classes, self._providers)
@@ -94,11 +116,18 @@ class Subscription:
     def _wrong(self, problem: str) -> ValueError:
         return ValueError(f"subscription {self.name!r}: {problem}")
 
+    @property
+    def has_handlers(self) -> bool:
+        """Whether somebody handles its messages."""
+        return bool(self._signatures)
+
     def bind(self) -> None:
         """Makes its handlers ready; refuses to have none, and what nobody provides."""
         if not self._signatures:
             raise self._wrong("it has no handler: decorate a function with it, or with its .on")
         self.handlers = tuple(Handler(signature, self._providers) for signature in self._signatures)
+        for handler, instrument in product(self.handlers, reversed(self._instruments)):
+            handler.seen_by(instrument)
         if self._kept is Kept.OUTSIDE and self.takes_transaction:
             raise self._wrong(
                 f"it takes a Transaction, and progress is kept {self._kept.value}: for writing exactly once give "
@@ -147,9 +176,18 @@ class Subscription:
 class Subscriptions:
     """All subscriptions and providers of a program."""
 
-    def __init__(self, classes: Classes, kept: Kept = Kept.WITH_THE_LOG) -> None:
+    def __init__(
+        self,
+        classes: Classes,
+        kept: Kept = Kept.WITH_THE_LOG,
+        *,
+        group: str = "default",
+        instruments: Sequence[Instrument] = (),
+    ) -> None:
         self._classes = classes
         self._kept = kept
+        self._group = group
+        self._instruments = instruments
         self._providers = Providers(classes)
         self._by_name: dict[str, Subscription] = {}
 
@@ -158,12 +196,30 @@ class Subscriptions:
         declaration = Declaration.of(name, options)
         if name in self._by_name:
             raise ValueError(f"subscription {name!r} is declared already")
-        self._by_name[name] = Subscription(declaration, self._classes, self._providers, self._kept)
+        self._by_name[name] = self._made(declaration)
         return self._by_name[name]
+
+    def _made(self, declaration: Declaration) -> Subscription:
+        return Subscription(
+            declaration,
+            self._classes,
+            self._providers,
+            self._kept,
+            group=self._group,
+            instruments=self._instruments,
+        )
 
     def provide(self, function: F) -> F:
         """Declares what gives handlers something, found by its return type; the function stays as it is."""
         return self._providers.provide(function)
+
+    def adopt(self, other: "Subscriptions", instead: Mapping[Any, Any]) -> None:
+        """Has the subscriptions and providers of another from now on, and of some types objects instead."""
+        self._providers.adopt(other._providers, instead)
+        for theirs in other:
+            mine = self._made(theirs.declaration)
+            mine.adopt(theirs)
+            self._by_name[mine.name] = mine
 
     def check(self) -> None:
         """Makes everything ready when the program starts; refuses what is missing."""

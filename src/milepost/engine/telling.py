@@ -1,7 +1,8 @@
 """Tells listeners what happens to one subscription."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 from milepost.dispatch import Row, State
@@ -16,7 +17,9 @@ from milepost.engine.events import (
     LaneReleased,
     LaneTaken,
     Parked,
+    Paused,
     Recovered,
+    Resumed,
     RetryScheduled,
     Skipped,
     Stalled,
@@ -37,9 +40,10 @@ class Telling:
     def __init__(self, audience: Audience, subscription: str, group: str) -> None:
         self._tell = audience.tell
         self._of = (subscription, group)
-        self._stalled: str | None = None
-        self.tells_handled = audience.wants(Handled)
-        """Whether anybody wants to know of each message that was handled."""
+        self._stalled_at: float | None = None
+        self._taken_at: dict[int, float] = {}
+        self.handled: list[tuple[AnyDelivery, float]] | None = [] if audience.wants(Handled) else None
+        """Messages that were handled, each with the seconds it took; None: nobody wants to know of them."""
 
     # The subscription
 
@@ -58,41 +62,62 @@ class Telling:
         """Work has ended."""
         self._tell(Stopped(*self._of, worker))
 
+    def status(self, status: str) -> None:
+        """A person has paused it, or lets it go on."""
+        self._tell((Paused if status == "paused" else Resumed)(*self._of))
+
     def breaker(self, stalled: str | None) -> None:
         """The circuit breaker says this; what it said before is known."""
-        if stalled and not self._stalled:
+        if stalled and self._stalled_at is None:
+            self._stalled_at = monotonic()
             self._tell(Stalled(*self._of, stalled))
-        elif self._stalled and not stalled:
-            self._tell(Recovered(*self._of))
-        self._stalled = stalled
+        elif self._stalled_at is not None and not stalled:
+            seconds, self._stalled_at = monotonic() - self._stalled_at, None
+            self._tell(Recovered(*self._of, seconds))
 
     # Lanes
 
     def taken(self, held: Held, *, vanished: bool) -> None:
         """A lane was taken."""
+        self._taken_at[held.lane] = monotonic()
         self._tell(LaneTaken(*self._of, held.lane, held.state.cursor.position, vanished))
 
     def released(self, lane: int) -> None:
         """A lane was given back."""
-        self._tell(LaneReleased(*self._of, lane))
+        if lane in self._taken_at:
+            self._tell(LaneReleased(*self._of, lane, self._had(lane)))
 
     def lost(self, lane: int, error: Exception) -> None:
-        """A lane is another's, or nobody knows what is stored of it."""
-        self._tell(LaneLost(*self._of, lane, str(error) or type(error).__name__))
+        """A lane is another's, or nobody knows what is stored of it. That may be found out twice."""
+        if lane in self._taken_at:
+            self._tell(LaneLost(*self._of, lane, str(error) or type(error).__name__, self._had(lane)))
+
+    def _had(self, lane: int) -> float:
+        return monotonic() - self._taken_at.pop(lane)
 
     # Messages
 
-    def handled(self, deliveries: Iterable[AnyDelivery], seconds: float) -> None:
-        """A call of a handler returned."""
-        for delivery in deliveries:
-            self._tell(Handled(*self._of, delivery.message, delivery.attempt, seconds))
+    def tell_handled(self) -> None:
+        """Tells of what was handled since the last time: together, because there may be much of it."""
+        if self.handled:
+            name, group = self._of
+            events = [Handled(name, group, one.message, one.attempt, took) for one, took in self.handled]
+            self.handled.clear()
+            self._tell(*events)
 
-    def settled(self, delivery: AnyDelivery, error: BaseException | None, seconds: float) -> None:
+    def handled_together(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
+        """A call of a handler, or a transaction, was for all of these."""
+        if self.handled is not None and deliveries:
+            name, group = self._of
+            shared = (seconds, len(deliveries))
+            self._tell(*[Handled(name, group, one.message, one.attempt, *shared) for one in deliveries])
+
+    def settled(self, delivery: AnyDelivery, error: BaseException | None, seconds: float, together: int) -> None:
         """A message was settled after its handler raised: by this, or in a batch by None if it is done."""
         message, attempt = delivery.message, delivery.attempt
         match error:
             case None:
-                self._tell(Handled(*self._of, message, attempt, seconds))
+                self._tell(Handled(*self._of, message, attempt, seconds, together))
                 return
             case Skip():
                 self._tell(Skipped(*self._of, message, attempt, error.reason))
@@ -100,7 +125,7 @@ class Telling:
             case Park() | Undecodable() | RetryLater():
                 pass
             case _:
-                self._tell(AttemptFailed(*self._of, message, attempt, seconds, error))
+                self._tell(AttemptFailed(*self._of, message, attempt, seconds, error, together))
         if delivery.entry.fate is not None:
             self._put_aside(message, attempt, delivery.entry.fate)
 

@@ -44,7 +44,7 @@ class Turn:
         """Works off what is claimed."""
         runner, calls, timeout = self._runner, self._calls, self._runner.timeout
         settling = self._settling
-        telling = settling.telling if settling.telling is not None and settling.telling.tells_handled else None
+        handled = settling.telling.handled if settling.telling is not None else None
         claimed = runner.claimed
         over = monotonic() + SLICE
         try:
@@ -78,8 +78,8 @@ class Turn:
                     if not owned.done:
                         settling.settles_soon(owned)
                     owned.done.append(delivery)
-                    if telling is not None:
-                        telling.handled((delivery,), monotonic() - now)
+                    if handled is not None:
+                        handled.append((delivery, monotonic() - now))
                 finally:
                     slot.end()
                     owned.running -= 1
@@ -132,15 +132,15 @@ class Turn:
         items.append(Item(owned, delivery, handler.call, arguments, copy_context()))
 
     def _settle(self, chunk: Chunk, late: Item | None) -> None:
-        telling = self._settling.telling
+        handled = self._settling.telling.handled if self._settling.telling is not None else None
         for item in chunk.ended():
             item.owned.running -= 1
             if item is late:
                 self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout), item.seconds)
             elif item.error is None:
                 self._settling.done(item.owned, item.delivery)
-                if telling is not None and telling.tells_handled:
-                    telling.handled((item.delivery,), item.seconds)
+                if handled is not None:
+                    handled.append((item.delivery, item.seconds))
             else:
                 self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from milepost.dispatch import Exchange, Settings, Write
+from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.clock import Clock
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
@@ -49,6 +50,12 @@ class Writing:
         self._lost = lost
         self._lanes: dict[int, Owned] = {}
         self._wake = asyncio.Event()
+
+    def change(self, settings: Settings, checkpoint: Checkpoint) -> None:
+        """Other settings from now on."""
+        self._settings = settings
+        self._seconds, self.messages = checkpoint.seconds, checkpoint.messages
+        self._wake.set()
 
     def writes_for(self, lanes: dict[int, Owned]) -> None:
         """These are the lanes from now on."""

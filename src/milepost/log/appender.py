@@ -1,6 +1,7 @@
 """Appending: one function of the schema, one round trip."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from milepost.errors import IdReused, InvalidMessage, TooLarge, WrongVersion
 from milepost.log.codec import Codec, check_stream
 from milepost.log.connections import Executor, Row
+from milepost.log.instrument import AppendInstrument, Seen
 from milepost.log.message import Appended
 from milepost.log.statements import Statements
 
@@ -23,21 +25,34 @@ _REUSED = {
 class Appender:
     """Appends messages through whatever runs its statement."""
 
-    def __init__(self, statements: Statements, codec: Codec) -> None:
+    def __init__(
+        self, statements: Statements, codec: Codec, instruments: Sequence[AppendInstrument] = ()
+    ) -> None:
         self._statements = statements
         self._codec = codec
+        self._instruments = instruments
 
     async def append(
         self, executor: Executor, stream: str, payloads: Sequence[Any], *, expected: int, wake: bool
     ) -> Appended:
         """Appends to one stream, atomically."""
-        return await self.send(executor, self.prepared(stream, payloads, expected=expected, wake=wake))
+        with Seen(self._instruments, [(stream, payloads)], sends=True) as seen:
+            prepared = self._prepared(stream, payloads, seen.carrier, expected=expected, wake=wake)
+            appended = replace(await self.send(executor, prepared), count=len(payloads))
+            seen.appended = [appended]
+            return appended
 
     def prepared(self, stream: str, payloads: Sequence[Any], *, expected: int, wake: bool) -> Mapping[str, Any]:
-        """An append to one stream, checked and encoded, to be sent."""
+        """An append to one stream, checked and encoded, to be sent later."""
+        with Seen(self._instruments, [(stream, payloads)], sends=False) as seen:
+            return self._prepared(stream, payloads, seen.carrier, expected=expected, wake=wake)
+
+    def _prepared(
+        self, stream: str, payloads: Sequence[Any], along: Mapping[str, str], *, expected: int, wake: bool
+    ) -> Mapping[str, Any]:
         return {
             "stream": stream,
-            "messages": self._encoded(stream, payloads).decode(),
+            "messages": self._encoded(stream, payloads, along).decode(),
             "expected": _checked(expected),
             "wake": wake,
         }
@@ -60,16 +75,22 @@ class Appender:
             raise InvalidMessage("messages", "at least one stream with one message is wanted")
         if unknown := expected.keys() - payloads.keys():
             raise InvalidMessage("expected", f"stream {min(unknown)!r} is not among those appended to")
-        batches = [
-            {"stream": stream, "messages": msgspec.Raw(self._encoded(stream, of_stream))}
-            | ({"expected": _checked(expected[stream])} if stream in expected else {})
-            for stream, of_stream in payloads.items()
-        ]
-        parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
-        rows = await executor.execute(self._statements.get("append_many"), parameters)
-        return {row[0]: _appended(row, expected.get(row[0], -2)) for row in rows}
+        with Seen(self._instruments, list(payloads.items()), sends=True) as seen:
+            batches = [
+                {"stream": stream, "messages": msgspec.Raw(self._encoded(stream, of_stream, seen.carrier))}
+                | ({"expected": _checked(expected[stream])} if stream in expected else {})
+                for stream, of_stream in payloads.items()
+            ]
+            parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
+            rows = await executor.execute(self._statements.get("append_many"), parameters)
+            appended = {
+                row[0]: replace(_appended(row, expected.get(row[0], -2)), count=len(payloads[row[0]]))
+                for row in rows
+            }
+            seen.appended = list(appended.values())
+            return appended
 
-    def _encoded(self, stream: str, payloads: Sequence[Any]) -> bytes:
+    def _encoded(self, stream: str, payloads: Sequence[Any], along: Mapping[str, str]) -> bytes:
         check_stream(stream)
         if not payloads:
             raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
@@ -78,7 +99,7 @@ class Appender:
                 "messages",
                 f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append",
             )
-        return self._codec.encode(payloads)
+        return self._codec.encode(payloads, along)
 
 
 def _checked(expected: int) -> int:

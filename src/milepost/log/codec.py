@@ -18,6 +18,7 @@ Upcast = Callable[[Any], Any]
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _VERSION_KEY = "schema_version"
+_NOTHING: Mapping[str, str] = {}
 
 # Names that were found to be good, so that each is looked at once: a program has few.
 _good_types: set[str] = set()
@@ -69,13 +70,22 @@ class Codec:
             raise ValueError(f"type {name!r} has an upcast from version {from_version} already")
         self._upcasts[name, from_version] = upcast
 
-    def encode(self, payloads: Iterable[Any]) -> bytes:
-        """The messages of one append as a JSON array, each checked."""
+    def adopt(self, other: "Codec") -> None:
+        """Knows from now on what another knows."""
+        self._by_class |= other._by_class
+        self._by_name |= other._by_name
+        self._upcasts |= other._upcasts
+
+    def encode(self, payloads: Iterable[Any], along: Mapping[str, str] = _NOTHING) -> bytes:
+        """The messages of one append as a JSON array, each checked.
+
+        What is to go `along` is in the metadata of each message that has none of these names itself.
+        """
         messages = [payload if isinstance(payload, NewMessage) else self._wrap(payload) for payload in payloads]
         if len(messages) > 1:
             _refuse_repeated_ids(messages)
         try:
-            encoded = _ENCODER.encode([_fields(message) for message in messages])
+            encoded = _ENCODER.encode([_fields(message, along) for message in messages])
         except _ENCODING_ERRORS:
             self._look_closer(messages)
             raise
@@ -146,7 +156,7 @@ class Codec:
         return None
 
 
-def _fields(message: NewMessage) -> dict[str, Any]:
+def _fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any]:
     if type(message.type) is not str or message.type not in _good_types:
         check_name("type", message.type)
         _remember(_good_types, message.type)
@@ -158,6 +168,8 @@ def _fields(message: NewMessage) -> dict[str, Any]:
     if message.metadata:
         _check_mapping("metadata", message.metadata)
         fields["metadata"] = message.metadata
+    if along and along.keys().isdisjoint(message.metadata):
+        fields["metadata"] = {**message.metadata, **along}
     if message.id is not None:
         fields["id"] = _uuid(message.id)
     return fields

@@ -109,6 +109,11 @@ class Horizon:
         """The token of the life that the horizon was last seen in."""
         return self._life.token if self._life else None
 
+    @property
+    def drawn(self) -> int:
+        """The newest position that was given to an append, as the last sample found it."""
+        return self._samples[-1].drawn if self._samples else self.position
+
     async def close(self) -> None:
         """Writes the horizon and ends the connection."""
         async with self._lock:

@@ -55,7 +55,7 @@ class NewMessage:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What an append came to: version and position of its last message.
+    """What an append came to: version and position of its last message, and how many messages they were.
 
     `duplicate` says that the messages were in the stream already, and that nothing was written.
     """
@@ -64,6 +64,7 @@ class Appended:
     version: int
     position: int
     duplicate: bool
+    count: int = 1
 
 
 class Message(msgspec.Struct, Generic[T], eq=False, gc=False):

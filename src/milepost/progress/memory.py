@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from milepost.dispatch import (
@@ -34,6 +34,7 @@ from milepost.progress.protocol import (
     Stale,
 )
 from milepost.progress.refusals import stale
+from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 
@@ -61,6 +62,7 @@ class _Subscription:
     definitions: list[tuple[str, str]]
     since: datetime | None = None
     status: str = "running"
+    reports: dict[str, Report] = field(default_factory=dict)
     streak: int = 0
     stalled: str | None = None
 
@@ -115,6 +117,10 @@ class MemoryProgress:
         return next((one for one in found if (one.group, one.name) == (group, name)), None)
 
     # Ownership
+
+    async def known(self, group: str) -> set[str]:
+        """The names of the subscriptions of a group."""
+        return {one.name for one in self._subscriptions.values() if one.group == group}
 
     async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now."""
@@ -185,6 +191,12 @@ class MemoryProgress:
         else:
             lane.revision += 1
         lane.released = True
+
+    async def report(self, worker: str, reports: Sequence[Report]) -> None:
+        """What a worker does."""
+        for report in reports:
+            if report.subscription in self._subscriptions:
+                self._subscriptions[report.subscription].reports[worker] = report
 
     async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
         """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
@@ -361,10 +373,23 @@ def _standing(found: _Subscription) -> Standing:
         retrying=counts.retrying,
         unrouted=counts.unrouted,
         parked=sum(row.state is State.PARKED for row in rows),
+        told=_told(list(found.reports.values())),
         lanes=tuple(
             LaneStanding(number=number, cursor=lane.cursor, held=lane.epoch is not None and not lane.released)
             for number, lane in enumerate(found.lanes)
         ),
+    )
+
+
+def _told(reports: Sequence[Report]) -> Told:
+    """What all workers do together."""
+    failures = [report for report in reports if report.error_at]
+    failed = max(failures, key=lambda report: report.error_at or 0, default=None)
+    return Told(
+        rate=sum(report.rate for report in reports),
+        in_flight=sum(report.in_flight for report in reports),
+        error=failed.error if failed else None,
+        error_at=datetime.fromtimestamp(failed.error_at or 0, UTC) if failed else None,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from importlib.metadata import version
 from itertools import chain, pairwise
 from typing import Any
@@ -20,6 +20,7 @@ from milepost.log.statements import Statements
 from milepost.progress.findings import Found
 from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, Places, Stale
 from milepost.progress.refusals import refusals, stale
+from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 from milepost.ranges import Ranges
@@ -29,6 +30,8 @@ PROGRAM = f"milepost {version('milepost')}"
 PATIENCE = "5s"
 """How long a transaction may stand still between its last write and its commit."""
 
+REPORT = timedelta(seconds=10)
+"""How long what a worker has told is taken for what it does."""
 ROWS = 1000
 """How many rows are looked at together when they get other keys."""
 
@@ -100,6 +103,7 @@ class _Stored(msgspec.Struct, frozen=True):
     retrying: int
     unrouted: int
     parked: int
+    told: Told
     lanes: list[_LaneStored]
 
 
@@ -133,10 +137,16 @@ class PostgresProgress:
 
     async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
         """Creates what is new, and tells what is there; safe from many processes at once."""
-        given = [_as_declared(definition) for definition in definitions]
+        given = [as_declared(definition) for definition in definitions]
         parameters = {"definitions": _json(given), "program": PROGRAM}
-        rows = await self._database.execute(self._statements.get("declare"), parameters)
+        with contradictions():
+            rows = await self._database.execute(self._statements.get("declare"), parameters)
         return _declared.decode(rows[0][0])
+
+    async def known(self, group: str) -> set[str]:
+        """The names of the subscriptions of a group."""
+        rows = await self._database.execute(self._statements.get("known"), {"group": group})
+        return {row[0] for row in rows}
 
     async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now."""
@@ -150,11 +160,11 @@ class PostgresProgress:
         rows = [row async for page in self._pages_of_rows(subscription) for row in await places(page)]
         parameters = {
             "subscription": subscription,
-            "definition": _json(_as_declared(definition)),
+            "definition": _json(as_declared(definition)),
             "rows": _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
             "program": PROGRAM,
         }
-        with _contradictions():
+        with contradictions():
             found = await self._database.execute(self._statements.get("reorder"), parameters)
         said: str | None = found[0][0]
         return said
@@ -205,6 +215,11 @@ class PostgresProgress:
             rows = await self._database.execute(self._statements.get("release"), _named(held))
         if not rows:
             raise stale()
+
+    async def report(self, worker: str, reports: Sequence[Report]) -> None:
+        """What a worker does."""
+        parameters = {"worker": worker, "reports": _json(reports), "during": REPORT}
+        await self._database.execute(self._statements.get("report"), parameters)
 
     async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
         """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
@@ -280,7 +295,7 @@ class PostgresProgress:
 
 
 @contextmanager
-def _contradictions() -> Iterator[None]:
+def contradictions() -> Iterator[None]:
     """Turns what the database says of a definition that cannot be into an error for a person."""
     try:
         yield
@@ -350,7 +365,8 @@ def _pairs(flat: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple(pairwise(flat))[::2]
 
 
-def _as_declared(definition: Definition) -> Mapping[str, Any]:
+def as_declared(definition: Definition) -> Mapping[str, Any]:
+    """A definition as the database takes it."""
     return {
         "group": definition.group,
         "name": definition.name,
@@ -400,6 +416,7 @@ def _standing(stored: _Stored) -> Standing:
         retrying=stored.retrying,
         unrouted=stored.unrouted,
         parked=stored.parked,
+        told=stored.told,
         lanes=tuple(
             LaneStanding(
                 number=lane.number,

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import msgspec
 
 from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Write
+from milepost.progress.reports import Report
 from milepost.progress.standing import Standing
 from milepost.ranges import NOTHING, Ranges
 
@@ -64,6 +65,10 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """`running`, `paused`: what a person wants."""
     since: datetime | None
     """Older messages are passed over."""
+    in_code: bool = True
+    """Whether a program declares it; else it was created for consumers."""
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    """What it was created with, all options by their names."""
     acted: int = 0
     """Grows with everything that a person does to it."""
     limits: dict[str, int] = msgspec.field(default_factory=dict)
@@ -128,6 +133,10 @@ class Progress(Protocol):
         """Creates what is new, and tells what is there; safe from many processes at once."""
         ...
 
+    async def known(self, group: str) -> set[str]:
+        """The names of the subscriptions of a group."""
+        ...
+
     async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now.
 
@@ -174,6 +183,10 @@ class Progress(Protocol):
 
     async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner, which leaves the lane in good order."""
+        ...
+
+    async def report(self, worker: str, reports: Sequence[Report]) -> None:
+        """What a worker does, for whoever looks at `standings`."""
         ...
 
     async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:

@@ -5,7 +5,10 @@ from datetime import datetime
 import msgspec
 
 from milepost.dispatch import Cursor
+from milepost.progress.reports import Told
 from milepost.ranges import NOTHING, Ranges
+
+NOTHING_TOLD = Told()
 
 
 class LaneStanding(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,4 +42,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     retrying: int
     unrouted: int
     parked: int
+    told: Told = NOTHING_TOLD
+    """What its workers say that they do."""
     lanes: tuple[LaneStanding, ...]

@@ -1,11 +1,12 @@
-"""What `milepost doctor` looks at: each check is a function that comes to a finding."""
+"""What `milepost doctor` looks at: each check is a function that comes to a finding, or to one a subject."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import LiteralString
 
 import psycopg
 
-from milepost.cli.checks import log, server
+from milepost.cli.checks import filters, log, progress, server, subscriptions, tables, workers
 from milepost.cli.checks.finding import Check, Examined, Finding
 from milepost.cli.ending import explain
 
@@ -21,12 +22,19 @@ CHECKS: tuple[Check, ...] = (
     log.log,
     log.rights,
     log.horizon,
+    progress.progress,
     server.notifications,
     server.pooler,
     server.durability,
     server.transactions,
     server.vacuum,
     server.clock,
+    progress.schema_clock,
+    workers.workers,
+    workers.versions,
+    subscriptions.subscriptions,
+    filters.filters,
+    tables.tables,
     log.size,
 )
 """In the order in which a person would ask."""
@@ -36,26 +44,52 @@ _HAS_LOG: LiteralString = """
                    where n.nspname = %(schema)s and c.relname = 'messages')
 """
 NEED_LOG = frozenset({log.log, log.rights, log.horizon, log.size})
+NEED_PROGRESS = frozenset(
+    {
+        progress.progress,
+        progress.schema_clock,
+        workers.workers,
+        workers.versions,
+        subscriptions.subscriptions,
+        filters.filters,
+        tables.tables,
+    }
+)
+"""What relies on the newest schema, and on the database of progress."""
 
 
-async def examine(examined: Examined) -> list[Finding]:
-    """Every check that makes sense here; a server that is no primary can answer the first only."""
-    findings = [await _outcome(server.server, examined)]
+async def examine(examined: Examined, unreachable: Sequence[Finding] = ()) -> list[Finding]:
+    """Every check that makes sense here; a server that is no primary can answer the first only.
+
+    `unreachable` says so if the database of progress is.
+    """
+    findings = await _outcome(server.server, examined)
     if findings[0].verdict == "problem":
         return findings
+    findings += unreachable
     has_log = await examined.value(_HAS_LOG, {"schema": examined.schema})
-    return findings + [await _outcome(check, examined) for check in CHECKS if has_log or check not in NEED_LOG]
+    for check in CHECKS:
+        if (has_log or check not in NEED_LOG) and _makes_sense(check, findings):
+            findings += await _outcome(check, examined)
+    return findings
 
 
-async def _outcome(check: Check, examined: Examined) -> Finding:
+def _makes_sense(check: Check, findings: list[Finding]) -> bool:
+    """Whether what a check needs has been found to be well."""
+    wrong = {finding.check for finding in findings if finding.verdict == "problem"}
+    return check not in NEED_PROGRESS or wrong.isdisjoint({"schema", "progress"})
+
+
+async def _outcome(check: Check, examined: Examined) -> list[Finding]:
     """A check that fails says so, and the others go on."""
     try:
         async with asyncio.timeout(PATIENCE):
-            return await check(examined)
+            found = await check(examined)
+            return found if isinstance(found, list) else [found]
     except psycopg.Error as error:
         if examined.connection.closed:
             raise
-        return Finding(check.__name__, "problem", explain(error))
+        return [Finding(check.__name__, "problem", explain(error))]
     except TimeoutError:
         why = f"no answer within {PATIENCE:.0f} s: look at the server's load and locks"
-        return Finding(check.__name__, "problem", why)
+        return [Finding(check.__name__, "problem", why)]

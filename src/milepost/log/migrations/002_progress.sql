@@ -25,10 +25,12 @@ create table :"schema".subscriptions (
     id bigint generated always as identity primary key,
     "group" text collate "C" not null,
     name text collate "C" not null,
+    former text[] collate "C" not null default '{}',  -- the names that it had before
     lanes integer not null check (lanes > 0),
     status text collate "C" not null default 'running' check (status in ('running', 'paused')),
     definition integer not null default 1,
     in_code boolean not null default true,  -- declared there; else by whoever created it
+    settings jsonb not null default '{}',  -- then: all its options, by their names
     since timestamptz,  -- older messages are passed over, if it began at a time
     limits jsonb not null default '{}',  -- what operators set beside what the code says
     acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
@@ -53,8 +55,21 @@ create table :"schema".definitions (
     program text not null,
     since timestamptz not null default :"schema".clock(),
     positions bigint[] not null,  -- where each lane was when it was declared: there it left the one before
+    aheads jsonb not null default '[]',  -- and what each had settled ahead of that
     primary key (subscription, number)
 );
+
+-- What each worker does for a subscription, whoever shares its lanes out: told with every look. Who has not told
+-- anything for longer than its lease, and does not beat, is dead.
+create unlogged table :"schema".serving (
+    subscription bigint not null,
+    worker text collate "C" not null,
+    number integer not null,  -- of the definition that it knows
+    runs boolean not null,  -- or it waits, for another order or for a newer program to end
+    lanes integer[] not null default '{}',  -- that it has, or of which something still runs
+    until timestamptz not null,
+    primary key (subscription, worker)
+) with (fillfactor = 50);
 
 -- What each worker does for each subscription, told every few seconds: good for looking at, not for deciding.
 create unlogged table :"schema".reports (

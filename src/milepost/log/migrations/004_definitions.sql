@@ -273,6 +273,11 @@ begin
                     subscription.lanes, program,
                     array_fill((given.definition ->> 'position')::bigint, array[subscription.lanes]));
         else
+            if not subscription.in_code then
+                raise exception using errcode = 'MP004', message = format(
+                    '%s/%s: it was created for consumers, and cannot have handlers: choose another name for one of both, '
+                    'or delete it', subscription."group", subscription.name);
+            end if;
             select * into current from :"schema".definitions d
             where d.subscription = subscription.id and d.number = subscription.definition;
             reorders := current.orders <> given.definition ->> 'orders'
@@ -330,13 +335,26 @@ language sql stable
 as $$
     select jsonb_build_object(
         'id', s.id, 'number', d.number, 'newest', s.definition, 'lanes', d.lanes, 'orders', d.orders,
-        'status', s.status, 'since', s.since, 'acted', s.acted, 'limits', s.limits,
+        'status', s.status, 'in_code', s.in_code, 'settings', s.settings, 'since', s.since, 'acted', s.acted, 'limits', s.limits,
         'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
         'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end)
     from :"schema".subscriptions s
     join :"schema".definitions d on d.subscription = s.id and d.number = $2
     where s.id = $1
 $$;
+
+-- Rows in other lanes, under other keys. What waited behind others and has no key any more can run.
+create function :"schema".place_rows(subscription bigint, rows jsonb) returns void
+language plpgsql volatile
+as $$
+begin
+    update :"schema".deliveries d
+    set lane = r.lane, key = r.key, revision = d.revision + 1,
+        state = case when d.state = 'waiting' and r.key is null then 'retrying' else d.state end,
+        due = case when d.state = 'waiting' and r.key is null then :"schema".clock() else d.due end
+    from jsonb_to_recordset(rows) as r("position" bigint, lane integer, key text)
+    where d.subscription = place_rows.subscription and d."position" = r."position";
+end $$;
 
 -- The other order, or the other lanes, in force from here on: the lanes are where `approach` brought them. Rows get
 -- their new keys and lanes. Where lanes stand apart all begin at the lowest, and what is above that comes again.
@@ -367,12 +385,7 @@ begin
     end if;
     delete from :"schema".deliveries d
     where d.subscription = reorder.subscription and d."position" > stands.lowest and not stands.even;
-    update :"schema".deliveries d
-    set lane = r.lane, key = r.key, revision = d.revision + 1,
-        state = case when d.state = 'waiting' and r.key is null then 'retrying' else d.state end,
-        due = case when d.state = 'waiting' and r.key is null then :"schema".clock() else d.due end
-    from jsonb_to_recordset(rows) as r("position" bigint, lane integer, key text)
-    where d.subscription = reorder.subscription and d."position" = r."position";
+    perform :"schema".place_rows(subscription, rows);
     for l in 0 .. greatest(goal, opened.lanes) - 1 loop
         perform :"schema".put_lane(subscription, l, stands.lowest, '{}', stands.released);
     end loop;

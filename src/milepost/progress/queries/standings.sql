@@ -2,7 +2,7 @@
 select json_build_object(
     'id', s.id, 'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
-    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'lanes', l.lanes
+    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told, 'lanes', l.lanes
 )::text
 from :"schema".subscriptions s
 cross join lateral (
@@ -11,6 +11,15 @@ cross join lateral (
     from :"schema".counts c
     where c.subscription = s.id
 ) n
+cross join lateral (
+    select json_build_object(
+        'rate', coalesce(sum(r.rate) filter (where r.until >= :"schema".clock()), 0),
+        'in_flight', coalesce(sum(r.in_flight) filter (where r.until >= :"schema".clock()), 0),
+        'error', (array_agg(r.error order by r.error_at desc) filter (where r.error is not null))[1],
+        'error_at', max(r.error_at)) as told
+    from :"schema".reports r
+    where r.subscription = s.id
+) t
 cross join lateral (
     select json_agg(
         json_build_object(

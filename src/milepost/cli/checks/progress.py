@@ -1,0 +1,105 @@
+"""Checks of where progress is kept: which log it follows, and by which clock."""
+
+from datetime import timedelta
+from typing import LiteralString
+from uuid import UUID
+
+from milepost.cli.checks.finding import Examined, Finding
+from milepost.cli.checks.server import CLOCK_DIFFERENCE
+from milepost.errors import SchemaMismatch
+from milepost.log import schema as log_schema
+from milepost.log.statements import Statements, in_schema
+
+CLOCK: LiteralString = """create or replace function :"schema".clock() returns timestamptz
+language sql volatile parallel safe as $$ select clock_timestamp() $$"""
+"""What puts the schema's clock back."""
+
+
+async def progress(examined: Examined) -> Finding:
+    """Whether progress follows this log."""
+    kept = examined.progress
+    if examined.elsewhere is not None and (unfit := await _unfit(examined.elsewhere)):
+        return Finding("progress", "problem", f"{_where(kept)}: {unfit}")
+    if against := await _contradiction(examined):
+        return Finding("progress", "problem", f"{_where(kept)}: {against}")
+    if examined.elsewhere is None:
+        return Finding("progress", "ok", "is kept with the log")
+    difference = await _difference(examined, kept)
+    if abs(difference) > CLOCK_DIFFERENCE:
+        return Finding(
+            "progress",
+            "warning",
+            f"{_where(kept)}: its clock differs from the log's by {abs(difference):,.1f} s: set both by NTP, or "
+            "ages and starts at a time are wrong by as much",
+        )
+    return Finding("progress", "ok", f"{_where(kept)}: follows this log")
+
+
+async def schema_clock(examined: Examined) -> list[Finding]:
+    """Whether a test has moved the clock that decides, and left it so."""
+    found = []
+    for database in examined.databases:
+        [[moved]] = await database.ask("schema_clock")
+        if abs(moved) > CLOCK_DIFFERENCE:
+            found.append(Finding("schema_clock", "problem", _moved(database.schema, moved)))
+    return found or [Finding("schema_clock", "ok", "is the server's")]
+
+
+def _moved(schema: str, seconds: float) -> str:
+    ahead = "ahead of" if seconds > 0 else "behind"
+    by = timedelta(seconds=round(abs(seconds)))
+    put_back = " ".join(in_schema(CLOCK, schema).split())
+    return (
+        f"schema {schema!r} is {by} {ahead} its server: a test moved its clock; leases, retries and time-outs "
+        f"go by it. Put it back: {put_back}"
+    )
+
+
+def _where(kept: Examined) -> str:
+    info = kept.connection.info
+    return f"database {info.dbname} of {info.host}:{info.port}"
+
+
+async def _unfit(kept: Examined) -> str | None:
+    """Why a second database cannot have it."""
+    if await kept.value("select pg_is_in_recovery()"):
+        return "a standby; give the address of the primary"
+    try:
+        (await log_schema.status(kept.connection, kept.schema)).check(kept.schema)
+    except SchemaMismatch as mismatch:
+        return f"{mismatch}, with its --url"
+    return None
+
+
+async def _contradiction(examined: Examined) -> str | None:
+    """Why this is not the log that progress follows, or no longer."""
+    kept = examined.progress
+    rows = await kept.rows(Statements(kept.schema, "milepost.progress").get("followed"))
+    if not rows:
+        return None
+    followed, horizon, position, id_ = rows[0]
+    log: UUID = await examined.value(Statements(examined.schema).get("identity"))
+    if followed != log:
+        return (
+            f"schema {kept.schema!r} there keeps the progress of another log than this one: give --url of that "
+            "log, or MILEPOST_PROGRESS of this one"
+        )
+    statement = Statements(examined.schema).get("drawn_and_id")
+    [[drawn, found]] = await examined.rows(statement, {"position": position})
+    if drawn < horizon or (found is not None and found != id_):
+        return (
+            f"the log went back: progress followed it to position {horizon:,}, and it is at {drawn:,}, or has "
+            "other messages there. Restore a newer log, or progress as it was at the time of this one"
+        )
+    return None
+
+
+async def _difference(examined: Examined, kept: Examined) -> float:
+    """Seconds by which the clocks of two servers differ, at least."""
+    before = await examined.value("select clock_timestamp()")
+    theirs = await kept.value("select clock_timestamp()")
+    after = await examined.value("select clock_timestamp()")
+    if before <= theirs <= after:
+        return 0.0
+    nearest = before if theirs < before else after
+    return float((theirs - nearest).total_seconds())

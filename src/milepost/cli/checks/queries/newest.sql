@@ -1,0 +1,1 @@
+select coalesce(max(m."position"), 0) from :"schema".messages m

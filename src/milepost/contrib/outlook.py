@@ -1,0 +1,176 @@
+"""How the log and the subscriptions of a program stand, by what is stored: asked when somebody measures."""
+
+import asyncio
+import logging
+from concurrent.futures import Future
+from contextlib import suppress
+from time import monotonic
+
+import msgspec
+
+from milepost.app import Milepost
+from milepost.complaints import Complaints
+from milepost.engine.info import Status, SubscriptionInfo
+from milepost.errors import Unavailable
+from milepost.events import Started, Stopped
+from milepost.log.log import Log
+
+FRESH = 1.0
+"""Seconds for which an answer serves all who ask."""
+PATIENCE = 3.0
+"""Seconds that somebody waits for an answer."""
+KEPT = 90.0
+"""Seconds after which an old answer is worse than none."""
+
+
+class LogOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """How the log stands."""
+
+    horizon: int
+    """The position up to which everything is final, and can be handled."""
+    head: int
+    """The newest position that was given to an append."""
+    held_for: float = 0.0
+    """The age in seconds of the transaction that holds the horizon back, if one does and its age is known."""
+    held_by: str = ""
+    """Who that is: its pid, or the name of a prepared transaction."""
+    application: str = ""
+    """What it calls itself."""
+
+
+class SubscriptionOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """How a subscription stands, whoever works on it."""
+
+    subscription: str
+    status: Status
+    lag_positions: int
+    lag_seconds: float
+    in_flight: int
+    retrying: int
+    waiting: int
+    parked: int
+    unrouted: int
+
+    @classmethod
+    def of(cls, info: SubscriptionInfo) -> "SubscriptionOutlook":
+        """What of everything that is known is measured."""
+        return cls(
+            subscription=info.name,
+            status=info.status,
+            lag_positions=info.lag.positions,
+            lag_seconds=info.lag.seconds,
+            in_flight=info.in_flight,
+            retrying=info.retrying,
+            waiting=info.waiting,
+            parked=info.parked,
+            unrouted=info.unrouted,
+        )
+
+
+class Outlook(msgspec.Struct, frozen=True):
+    """How things stand."""
+
+    log: LogOutlook
+    subscriptions: tuple[SubscriptionOutlook, ...]
+    """Those of the program's own group."""
+
+
+_complaints = Complaints(logging.getLogger("milepost.metrics"), "how the subscriptions stand")
+
+
+async def outlook_of(mp: Milepost) -> Outlook | None:
+    """Asks; None where nobody answers: who only measures must not fail by that.
+
+    It costs the same however long the log is, and however much was handled.
+    """
+    try:
+        async with asyncio.timeout(PATIENCE):
+            return await _asked(mp)
+    except (Unavailable, TimeoutError):
+        return None
+    except Exception:
+        _complaints.make("is not known", with_traceback=True)
+        return None
+
+
+async def _asked(mp: Milepost) -> Outlook:
+    group = mp.settings["group"].value
+    infos = [info for info in await mp.subscriptions() if info.group == group]
+    return Outlook(await _log_outlook(mp.log), tuple(map(SubscriptionOutlook.of, infos)))
+
+
+async def _log_outlook(log: Log) -> LogOutlook:
+    horizon, head = log.horizon.position, log.horizon.drawn
+    holders = await log.horizon.holders() if horizon < head else []
+    if not holders:
+        return LogOutlook(horizon=horizon, head=head)
+    oldest = max(holders, key=lambda holder: holder.age or 0.0)
+    return LogOutlook(
+        horizon=horizon,
+        head=head,
+        held_for=oldest.age or 0.0,
+        held_by=str(oldest.pid or oldest.gid),
+        application=oldest.application,
+    )
+
+
+class Lookout:
+    """The outlook of a program while it works on its subscriptions, for who asks from any thread."""
+
+    def __init__(self, mp: Milepost) -> None:
+        self._mp = mp
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._working: set[str] = set()
+        self._last: Outlook | None = None
+        self._asked_at = self._answered_at = float("-inf")
+        mp.on_event(self._worked)
+
+    def _worked(self, event: Started | Stopped) -> None:
+        if isinstance(event, Started):
+            self._working.add(event.subscription)
+        else:
+            self._working.discard(event.subscription)
+        self._loop = asyncio.get_running_loop() if self._working else None
+
+    def now(self) -> Outlook | None:
+        """How things stand; None if nothing works here, or nobody answers.
+
+        Who asks on the program's own event loop cannot wait for the answer, and is given the one before.
+        """
+        loop = self._loop
+        if loop is None:
+            return None
+        if monotonic() - self._asked_at > FRESH:
+            self._ask(loop)
+        return self._last if monotonic() - self._answered_at < KEPT else None
+
+    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asked_at = monotonic()
+        asking = self.ask()
+        try:
+            future = asyncio.run_coroutine_threadsafe(asking, loop)
+        except RuntimeError:
+            asking.close()
+            return
+        if not _runs_here(loop):
+            _wait(future)
+
+    async def ask(self) -> Outlook | None:
+        """Asks now; to be awaited on the program's event loop. None if nobody answers."""
+        outlook = await outlook_of(self._mp)
+        if outlook is not None:
+            self._last, self._answered_at = outlook, monotonic()
+        return outlook
+
+
+def _runs_here(loop: asyncio.AbstractEventLoop) -> bool:
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
+
+
+def _wait(future: "Future[Outlook | None]") -> None:
+    with suppress(Exception):
+        future.result(PATIENCE)
+    future.cancel()

@@ -1,0 +1,215 @@
+"""What Prometheus collects of a program.
+
+`instrument(mp)` adds it to the metrics that an application exposes already. `milepost run --health` has them at
+`/metrics` without that, for all processes of the program.
+"""
+
+import platform
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from itertools import accumulate, chain
+from weakref import WeakKeyDictionary
+
+from milepost.app import Milepost
+from milepost.contrib.outlook import LogOutlook, Lookout, Outlook, SubscriptionOutlook
+from milepost.engine.figures import BOUNDS, Counting, Figures
+
+try:
+    from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
+    from prometheus_client.core import (
+        CounterMetricFamily,
+        GaugeMetricFamily,
+        HistogramMetricFamily,
+        InfoMetricFamily,
+        Metric,
+    )
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError(
+        'milepost.contrib.prometheus needs prometheus-client: pip install "milepost[prometheus]"'
+    ) from error
+
+__all__ = ["CONTENT_TYPE_LATEST", "Metrics", "Snapshot", "families", "instrument", "text"]
+
+LABELS = ("group", "subscription")
+STATUSES = ("running", "paused", "stalled", "waiting")
+
+_COUNTERS = {
+    "handled": ("milepost_messages_handled", "Messages that were handled."),
+    "failed": ("milepost_attempts_failed", "Attempts to handle a message that failed."),
+    "retried": ("milepost_messages_retried", "How often a message was put aside to be tried again."),
+    "parked": ("milepost_messages_parked", "Messages that were given up until a person decides."),
+    "skipped": ("milepost_messages_skipped", "Messages that a handler did not want."),
+    "lost": ("milepost_lanes_lost", "Lanes that were lost instead of released."),
+}
+_STATES = ("retrying", "waiting", "parked", "unrouted")
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What is known of a program at a moment."""
+
+    group: str
+    figures: Sequence[Figures] = ()
+    log: LogOutlook | None = None
+    subscriptions: Sequence[SubscriptionOutlook] = ()
+
+
+def instrument(mp: Milepost, registry: CollectorRegistry = REGISTRY) -> "Metrics":
+    """Counts what this process does for a program, from its next start on, and lets a registry collect it.
+
+    A second program of the process joins the first, under its own group.
+    """
+    metrics = _known.get(registry)
+    if metrics is None:
+        metrics = _known[registry] = Metrics()
+        registry.register(metrics)
+    metrics.add(mp)
+    return metrics
+
+
+_known: "WeakKeyDictionary[CollectorRegistry, Metrics]" = WeakKeyDictionary()
+
+
+class Metrics(Collector):
+    """What a registry collects: of programs in this process, and of their subscriptions wherever they run."""
+
+    def __init__(self) -> None:
+        self._programs: list[_Program] = []
+
+    def add(self, mp: Milepost) -> None:
+        """One more program; one that is there already is not counted twice."""
+        if all(program.mp is not mp for program in self._programs):
+            self._programs.append(_Program(mp))
+
+    def describe(self) -> Iterator[Metric]:
+        """The same without values: to register it asks nobody."""
+        return families([])
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as of now. How subscriptions stand is asked of the database, at most once a second.
+
+        On a program's own event loop that cannot be waited for: there the answer before is given.
+        """
+        return families([program.now() for program in self._programs])
+
+    async def text(self) -> bytes:
+        """The metrics of these programs alone, as Prometheus reads them; for a route of an async application."""
+        return text(families([await program.ask() for program in self._programs]))
+
+
+class _Program:
+    def __init__(self, mp: Milepost) -> None:
+        self.mp = mp
+        self._group = mp.settings["group"].value
+        self._counting = Counting(mp.on_event)
+        self._lookout = Lookout(mp)
+
+    def now(self) -> Snapshot:
+        return self._with(self._lookout.now())
+
+    async def ask(self) -> Snapshot:
+        return self._with(await self._lookout.ask())
+
+    def _with(self, outlook: Outlook | None) -> Snapshot:
+        figures = self._counting.figures()
+        if outlook is None:
+            return Snapshot(self._group, figures)
+        return Snapshot(self._group, figures, outlook.log, outlook.subscriptions)
+
+
+def text(found: Iterable[Metric]) -> bytes:
+    """Metrics as Prometheus reads them; their type is `CONTENT_TYPE_LATEST`."""
+    return generate_latest(_Found(found))
+
+
+class _Found(Collector):
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = found
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def families(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    """Everything there is to say of programs."""
+    return chain([_build()], _counted(snapshots), _standing(snapshots), _of_logs(snapshots))
+
+
+def _build() -> Metric:
+    labels = {"version": version("milepost"), "python": platform.python_version()}
+    return InfoMetricFamily("milepost_build", "What runs.", value=labels)
+
+
+def _counted(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    each = [((snapshot.group, one.subscription), one) for snapshot in snapshots for one in snapshot.figures]
+    for field, (name, meaning) in _COUNTERS.items():
+        counter = CounterMetricFamily(name, meaning, labels=LABELS)
+        for of, figures in each:
+            counter.add_metric(of, getattr(figures, field))
+        yield counter
+    lanes = GaugeMetricFamily("milepost_lanes_held", "Lanes that are held here.", labels=LABELS)
+    seconds = HistogramMetricFamily(
+        "milepost_handling_seconds",
+        "How long an attempt took for a message; the time of a batch is shared out evenly.",
+        labels=LABELS,
+    )
+    for of, figures in each:
+        lanes.add_metric(of, figures.lanes)
+        seconds.add_metric(of, _buckets(figures.times), figures.seconds)
+    yield from (lanes, seconds)
+
+
+def _buckets(times: Sequence[int]) -> list[tuple[str, float]]:
+    bounds = [*map(str, BOUNDS), "+Inf"]
+    return list(zip(bounds, map(float, accumulate(times)), strict=True))
+
+
+def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    positions = GaugeMetricFamily(
+        "milepost_lag_positions", "Positions up to the horizon that were not passed.", labels=LABELS
+    )
+    seconds = GaugeMetricFamily(
+        "milepost_lag_seconds", "The age of the first message that was not passed.", labels=LABELS
+    )
+    in_flight = GaugeMetricFamily(
+        "milepost_messages_in_flight", "Messages that handlers have now, wherever they run.", labels=LABELS
+    )
+    deliveries = GaugeMetricFamily(
+        "milepost_deliveries", "Messages that need attention of their own.", labels=(*LABELS, "state")
+    )
+    status = GaugeMetricFamily(
+        "milepost_subscription_status", "1 for the status that it has.", labels=(*LABELS, "status")
+    )
+    for group, each in ((one.group, each) for one in snapshots for each in one.subscriptions):
+        of = (group, each.subscription)
+        positions.add_metric(of, each.lag_positions)
+        seconds.add_metric(of, each.lag_seconds)
+        in_flight.add_metric(of, each.in_flight)
+        for state in _STATES:
+            deliveries.add_metric((*of, state), getattr(each, state))
+        for one in STATUSES:
+            status.add_metric((*of, one), float(each.status == one))
+    yield from (positions, seconds, in_flight, deliveries, status)
+
+
+def _of_logs(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    horizon = GaugeMetricFamily(
+        "milepost_log_horizon_position", "Up to here everything is final.", labels=LABELS[:1]
+    )
+    head = GaugeMetricFamily(
+        "milepost_log_head_position", "The newest position that was given to an append.", labels=LABELS[:1]
+    )
+    held = GaugeMetricFamily(
+        "milepost_log_horizon_held_seconds",
+        "The age of the transaction that holds the horizon back.",
+        labels=("group", "pid", "application"),
+    )
+    for group, log in ((snapshot.group, snapshot.log) for snapshot in snapshots):
+        if log is not None:
+            horizon.add_metric((group,), log.horizon)
+            head.add_metric((group,), log.head)
+            if log.held_by:
+                held.add_metric((group, log.held_by, log.application), log.held_for)
+    yield from (horizon, head, held)

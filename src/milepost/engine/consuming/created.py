@@ -1,0 +1,93 @@
+"""Creates subscriptions for consumers, changes them, and finds them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from milepost.engine.consuming.options import Created
+from milepost.engine.control import Control
+from milepost.engine.declaring import RowPlaces
+from milepost.engine.info import Overview
+from milepost.engine.place import Place
+from milepost.engine.rows import Rows
+from milepost.engine.start import start_of
+from milepost.errors import AlreadyExists, Busy, DeclaredInCode, MilepostError, UnknownSubscription
+from milepost.progress.created import PostgresCreated
+from milepost.progress.postgresql import ROWS
+from milepost.progress.protocol import Definition, Opened
+
+REORDER = 60.0
+"""Seconds that consumers have to settle what they have, when the order changes."""
+IfExists = Literal["update", "error", "ignore"]
+
+
+def stored_in(place: Place) -> PostgresCreated:
+    """Where they are kept; an error if progress is kept elsewhere."""
+    database = place.services.database
+    if database is None:
+        raise MilepostError("progress is kept outside of PostgreSQL: consumers need it in a database")
+    return PostgresCreated(database, place.log.statements.schema)
+
+
+async def find(place: Place, group: str, name: str) -> Opened:
+    """A subscription as it is stored; raises `UnknownSubscription`."""
+    opened = await stored_in(place).find(group, name)
+    if opened is None:
+        raise UnknownSubscription(f"{group}/{name}", ": create it with mp.create_subscription")
+    return opened
+
+
+async def create(place: Place, group: str, created: Created, if_exists: IfExists) -> str:
+    """Creates a subscription, or changes it; what came of it in a word."""
+    if if_exists not in ("update", "error", "ignore"):
+        raise ValueError(f'if_exists: "update", "error" or "ignore" is wanted, not {if_exists!r}')
+    await place.services.progress.open()
+    definition = await _definition(place, group, created)
+    outcome = await stored_in(place).create(definition, created.stored(), if_exists)
+    address = f"{group}/{created.declaration.name}"
+    if outcome == "in_code":
+        raise DeclaredInCode(f"{address} is declared by a program, with handlers: choose another name")
+    if outcome == "exists" and if_exists == "error":
+        raise AlreadyExists(f'{address} exists already: if_exists="update" changes it')
+    if outcome == "reorders":
+        await _reorder(place, definition, created)
+        return "updated"
+    return outcome
+
+
+async def update(place: Place, group: str, name: str, changes: Mapping[str, Any]) -> None:
+    """Changes some settings of a subscription that was created."""
+    opened = await find(place, group, name)
+    if "start" in changes:
+        raise ValueError("start: it has begun already; move it instead")
+    await create(place, group, Created.from_stored(name, opened.settings).changed(changes), "update")
+
+
+async def _definition(place: Place, group: str, created: Created) -> Definition:
+    start, since = await start_of(created.declaration.start, place.log)
+    return Definition(
+        group=group,
+        name=created.declaration.name,
+        lanes=1,
+        selects=created.declaration.selects(),
+        orders=created.declaration.orders,
+        start=start,
+        since=since,
+    )
+
+
+async def _reorder(place: Place, definition: Definition, created: Created) -> None:
+    """Another order: nothing may be in flight when rows get their new keys."""
+    standing = await Overview(place).standing(definition.group, definition.name)
+    rows = Rows(place.log.database, place.reader)
+    async with Control(place, standing).behind_barrier("its order changes", REORDER) as (stands, barrier):
+        places = RowPlaces(created.declaration.ordered_by, 1, rows)
+        positions = await stored_in(place).row_positions(stands.id)
+        placed = [each for page in batched(positions) for each in await places(page)]
+        if not await stored_in(place).reorder(stands.id, barrier, definition, created.stored(), placed):
+            raise Busy(f"{definition.group}/{definition.name}: somebody took it back meanwhile: try again")
+
+
+def batched(positions: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Some at a time."""
+    for start in range(0, len(positions), ROWS):
+        yield positions[start : start + ROWS]

@@ -1,0 +1,109 @@
+"""What a process counts of its subscriptions: made of events, for whoever measures."""
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from milepost.engine.events import (
+    AttemptFailed,
+    Handled,
+    LaneLost,
+    LaneReleased,
+    LaneTaken,
+    Parked,
+    RetryScheduled,
+    Skipped,
+    Started,
+    Stopped,
+)
+
+BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Seconds up to which times are counted together; those above the last are counted apart."""
+
+
+class Figures(msgspec.Struct, tag=True):
+    """What was counted of one subscription since the process began."""
+
+    subscription: str
+    handled: int = 0
+    failed: int = 0
+    """Attempts that failed."""
+    retried: int = 0
+    """How often a message was put aside to be tried again."""
+    parked: int = 0
+    skipped: int = 0
+    lost: int = 0
+    """Lanes that were lost instead of released."""
+    lanes: int = 0
+    """Lanes that are held now."""
+    seconds: float = 0.0
+    """How long handlers took, together."""
+    times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
+    """How many attempts took up to each of `BOUNDS`, and more than the last. A batch's time is shared evenly."""
+
+    def add(self, other: "Figures") -> None:
+        """Counts what another process counted as well."""
+        for name in ("handled", "failed", "retried", "parked", "skipped", "lost", "lanes", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.times = [mine + theirs for mine, theirs in zip(self.times, other.times, strict=True)]
+
+
+class _ByName(dict[str, Figures]):
+    def __missing__(self, subscription: str) -> Figures:
+        return self.setdefault(subscription, Figures(subscription))
+
+
+class Counting:
+    """Counts what happens to the subscriptions of a program in this process.
+
+    `listen` is `mp.on_event`: the counting begins when the program next starts.
+    """
+
+    def __init__(self, listen: Callable[[Callable[[Any], None]], object]) -> None:
+        self._by_name = _ByName()
+        self._held: defaultdict[str, set[int]] = defaultdict(set)
+        for listener in (self._handled, self._settled, self._lanes, self._worked):
+            listen(listener)
+
+    def figures(self) -> list[Figures]:
+        """What was counted of each subscription by now. To be asked from any thread."""
+        return list(self._by_name.values())
+
+    def _handled(self, event: Handled) -> None:
+        # The one that is called for every message.
+        figures = self._by_name[event.subscription]
+        figures.handled += 1
+        took = event.seconds / event.together
+        figures.seconds += took
+        figures.times[bisect_left(BOUNDS, took)] += 1
+
+    def _settled(self, event: AttemptFailed | RetryScheduled | Parked | Skipped) -> None:
+        figures = self._by_name[event.subscription]
+        match event:
+            case AttemptFailed():
+                took = event.seconds / event.together
+                figures.failed += 1
+                figures.seconds += took
+                figures.times[bisect_left(BOUNDS, took)] += 1
+            case RetryScheduled():
+                figures.retried += 1
+            case Parked():
+                figures.parked += 1
+            case Skipped():
+                figures.skipped += 1
+
+    def _lanes(self, event: LaneTaken | LaneReleased | LaneLost) -> None:
+        figures, held = self._by_name[event.subscription], self._held[event.subscription]
+        if isinstance(event, LaneTaken):
+            held.add(event.lane)
+        else:
+            held.discard(event.lane)
+            figures.lost += isinstance(event, LaneLost)
+        figures.lanes = len(held)
+
+    def _worked(self, event: Started | Stopped) -> None:
+        self._held[event.subscription].clear()
+        self._by_name[event.subscription].lanes = 0

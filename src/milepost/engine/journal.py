@@ -1,0 +1,107 @@
+"""What is logged of a subscription, by the standard library's logging: its records have fields to search for."""
+
+import logging
+from collections.abc import MutableMapping
+from time import monotonic
+from typing import Any
+
+from milepost.dispatch import Row, State
+from milepost.log.message import Message
+
+logger = logging.getLogger("milepost.engine")
+
+TRACEBACK_EVERY = 60.0
+"""Seconds between two tracebacks of errors that come from the same line."""
+MOST_KNOWN = 1000
+"""Of so many lines is known when they last raised."""
+
+
+class FieldLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose records have fields; what a call gives by `extra` comes on top."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Puts all fields together."""
+        return msg, {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
+
+
+class Journal:
+    """Logs what happens to one subscription.
+
+    Records have `subscription` and `group`, and where they are about a lane or a message `lane`, or `position`,
+    `stream` and `attempt`.
+    """
+
+    def __init__(self, subscription: str, group: str) -> None:
+        self._name = subscription
+        self._logger = FieldLogger(logger, {"subscription": subscription, "group": group})
+        self._raised_at: dict[tuple[type, str, int], float] = {}
+
+    def info(self, text: str, *values: object, **fields: object) -> None:
+        """What an operator may want to know."""
+        self._log(logging.INFO, text, *values, **fields)
+
+    def warning(self, text: str, *values: object, **fields: object) -> None:
+        """What mends itself, and should not happen often."""
+        self._log(logging.WARNING, text, *values, **fields)
+
+    def error(self, text: str, *values: object, **fields: object) -> None:
+        """What somebody has to look at."""
+        self._log(logging.ERROR, text, *values, **fields)
+
+    def settled(
+        self,
+        message: Message[Any],
+        attempt: int,
+        reason: str,
+        row: Row | None,
+        now: float,
+        error: BaseException | None,
+    ) -> None:
+        """A handler did not return: `row` is what is to be stored, `error` what it raised, None for a decision.
+
+        Where somebody has to act it is an ERROR. A failure that is tried again is a WARNING at the first attempt,
+        and INFO at others; what a handler decides is for DEBUG. Errors of one line have one traceback a minute.
+        """
+        later = f", the next follows in {max(0.0, row.due - now):.0f} s" if row and row.due else ""
+        if row is not None and row.state is State.PARKED:
+            self.parked(message, attempt, reason, error)
+        elif error is not None:
+            level = logging.WARNING if attempt == 1 else logging.INFO
+            self._of(level, message, attempt, f"failed at attempt {attempt}{later}: {reason}", error)
+        elif row is not None:
+            self._of(logging.DEBUG, message, attempt, f"put off at attempt {attempt}{later}: {reason}")
+        else:
+            self._of(logging.DEBUG, message, attempt, f"skipped: {reason}")
+
+    def parked(self, message: Message[Any], attempt: int, reason: str, error: BaseException | None = None) -> None:
+        """A message was given up until a person decides."""
+        self._of(logging.ERROR, message, attempt, f"parked at attempt {attempt}: {reason}", error)
+
+    def _of(
+        self, level: int, message: Message[Any], attempt: int, text: str, error: BaseException | None = None
+    ) -> None:
+        if not self._logger.isEnabledFor(level):
+            return
+        position, stream = message.position, message.stream
+        fields = {"position": position, "stream": stream, "attempt": attempt}
+        shown = error if error is not None and self._is_news(error) else None
+        text = f"position {position} of {stream}: {text}"
+        self._logger.log(level, "%s: %s", self._name, text, extra=fields, exc_info=shown)
+
+    def _log(self, level: int, text: str, *values: object, **fields: object) -> None:
+        self._logger.log(level, "%s: " + text, self._name, *values, extra=fields)
+
+    def _is_news(self, error: BaseException) -> bool:
+        """Whether no traceback of an error like this one was shown lately."""
+        trace = error.__traceback__
+        if trace is None:
+            return False
+        while trace.tb_next is not None:
+            trace = trace.tb_next
+        kind, now = (type(error), trace.tb_frame.f_code.co_filename, trace.tb_lineno), monotonic()
+        if now - self._raised_at.get(kind, float("-inf")) < TRACEBACK_EVERY:
+            return False
+        if len(self._raised_at) >= MOST_KNOWN:
+            self._raised_at.clear()
+        self._raised_at[kind] = now
+        return True

@@ -1,0 +1,324 @@
+"""A process's part in sharing lanes: it takes and gives them, and follows what people want."""
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Generic, Protocol, TypeVar
+from uuid import uuid4
+
+import msgspec
+
+from milepost.dispatch import Exchange, LaneState
+from milepost.engine.clock import Clock
+from milepost.engine.heart import Heart
+from milepost.engine.journal import Journal
+from milepost.engine.owned import Owned
+from milepost.engine.place import Place
+from milepost.engine.reporting import Reported, Reporting
+from milepost.engine.rows import Rows
+from milepost.engine.telling import Telling
+from milepost.errors import Unavailable
+from milepost.log.message import Message
+from milepost.progress.protocol import Held, Opened, Outdated, Progress, RolledBack, Stale
+from milepost.progress.refusals import stale
+
+logger = logging.getLogger("milepost.engine")
+
+BALANCE = 2.0
+"""Seconds between two looks at how lanes are shared, at most a third of the lease."""
+LAST = 5.0
+"""Seconds for the end of what was cancelled, and for the last writes."""
+SOON = 0.1
+"""Seconds between two looks at whether lanes have come to where their order can change."""
+RELEASING = 2
+"""How many lanes are released at once: each release is short, and a new connection is not."""
+SHORTEST = 0.05
+"""Seconds until lanes are shared again after that was not possible, at first."""
+
+
+class Runs(Reported, Protocol):
+    """What runs the lanes of a subscription in this process."""
+
+    lanes: dict[int, Owned]
+    journal: Journal
+
+    @property
+    def telling(self) -> Telling | None:
+        """Who is told of events, if anybody listens."""
+        ...
+
+    def add(self, held: Held, state: LaneState[Message[Any]]) -> None:
+        """A lane was taken."""
+        ...
+
+    def lose(self, owned: Owned, error: Exception) -> None:
+        """A lane is another's, or nobody knows what is stored of it."""
+        ...
+
+    async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        """Ends a lane in good order; what is left to write."""
+        ...
+
+    def remove(self, owned: Owned) -> None:
+        """A lane was released."""
+        ...
+
+
+class Serves(Protocol):
+    """A subscription that this process works on."""
+
+    keeps: bool
+    """Whether its lanes stay here as long as they are wanted, however others are off."""
+
+    @property
+    def opened(self) -> Opened:
+        """As it is stored, as far as is known."""
+        ...
+
+    @property
+    def runner(self) -> Runs:
+        """What runs its lanes."""
+        ...
+
+    @property
+    def wanted(self) -> int | None:
+        """How many lanes are to be shared out among those who can run it; None: this process cannot now."""
+        ...
+
+    async def learn(self, opened: Opened) -> None:
+        """It is stored like this now."""
+        ...
+
+    async def deleted(self) -> None:
+        """It is there no more."""
+        ...
+
+
+S = TypeVar("S", bound=Serves)
+
+
+class Sharing(Generic[S]):
+    """Takes its share of the lanes of what it serves, until it is left."""
+
+    def __init__(self, place: Place, *, grace: float, changed: Callable[[], None]) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        self.clock = Clock()
+        self.served: dict[int, S] = {}
+        """What it serves, by the numbers of the subscriptions."""
+        self.shared = asyncio.Event()
+        """Set when lanes were shared for the first time."""
+        self._place = place
+        self._progress: Progress = place.services.progress
+        self._rows = Rows(place.log.database, place.reader)
+        self._reporting = Reporting(self.id, self._progress, self.clock)
+        self._grace = grace
+        self._changed = changed
+        self._heart: Heart
+        self._rebalance = asyncio.Event()
+        self._epochs: set[int] = set()
+        self._giving: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._hurries = False
+        """Whether lanes could not be taken that soon can be."""
+        self._releasing = asyncio.Semaphore(RELEASING)
+
+    @asynccontextmanager
+    async def running(
+        self, lease: float, *, is_blocked: Callable[[], bool], exits: bool
+    ) -> AsyncIterator[asyncio.TaskGroup]:
+        """Lives among the others from the beginning of the block to its end."""
+        services = self._place.services
+        self._heart = Heart(
+            services.leases,
+            self.id,
+            self._place.group,
+            lease,
+            services.home,
+            is_blocked=is_blocked,
+            exits=exits,
+        )
+        async with (
+            self._heart,
+            self._place.log.feed.followed(),
+            services.told(self.look_soon),
+            asyncio.TaskGroup() as group,
+        ):
+            tasks = [group.create_task(work) for work in services.works()]
+            self._sharing = group.create_task(self._share(min(BALANCE, lease / 3)))
+            try:
+                yield group
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    def look_soon(self) -> None:
+        """Something may have changed: what people want, or what is served here."""
+        self._rebalance.set()
+
+    async def _share(self, pause: float) -> None:
+        """Takes and gives lanes, so that all workers have about the same number."""
+        failed = 0
+        while not self._stopping:
+            self._rebalance.clear()
+            try:
+                await self._balance()
+                self.shared.set()
+                await self._reporting.tell(self._reported())
+                failed = 0
+            except Unavailable as error:
+                logger.warning("lanes are not shared: %s", error)
+                failed += 1
+            # The next connection may work: lanes that were lost with one are wanted back soon.
+            wait = min(pause, SHORTEST * 2**failed) if failed else min(pause, self._soon())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(wait):
+                    await self._rebalance.wait()
+
+    def _soon(self) -> float:
+        """Seconds until something is looked at again."""
+        if self._hurries:
+            return SHORTEST
+        pending = any(served.opened.pending is not None for served in self.served.values())
+        return SOON if pending else BALANCE
+
+    async def _balance(self) -> None:
+        self._hurries = False
+        await self._look()
+        wanted = {id_: served.wanted for id_, served in self.served.items()}
+        held = {id_: list(served.runner.lanes) for id_, served in self.served.items()}
+        shares = await self._heart.balance(
+            {id_: lanes for id_, lanes in wanted.items() if lanes is not None}, held
+        )
+        for subscription_id, share in shares.items():
+            if subscription_id not in self.served:
+                continue
+            served = self.served[subscription_id]
+            lanes = served.runner.lanes
+            kept = served.keeps and wanted[subscription_id]
+            for number in () if kept else share.give:
+                if number in lanes:
+                    self._give(subscription_id, lanes[number])
+            take = [number for number in share.take if number not in lanes]
+            if take and not self._stopping:
+                await self._take(subscription_id, take)
+
+    async def _look(self) -> None:
+        """What people have done, and what other programs declare."""
+        numbers = {id_: served.opened.number for id_, served in self.served.items()}
+        stored = await self._progress.look(numbers)
+        for id_, served in list(self.served.items()):
+            opened = stored.get(id_)
+            if opened is None:
+                await self._forget(id_)
+                continue
+            await served.learn(msgspec.structs.replace(opened, pending=served.opened.pending))
+        self._changed()
+
+    async def _forget(self, subscription_id: int) -> None:
+        """It was deleted."""
+        served = self.served.pop(subscription_id)
+        for owned in list(served.runner.lanes.values()):
+            served.runner.lose(owned, stale())
+        await served.deleted()
+
+    async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
+        served = self.served[subscription_id]
+        opened = served.opened
+        try:
+            taken = await self._progress.take(subscription_id, lanes, opened.number, opened.acted)
+        except Outdated as error:
+            await served.learn(msgspec.structs.replace(opened, newest=error.number))
+            taken = []
+        self._hurries = self._hurries or not taken
+        for held in taken:
+            # Nobody has vanished if the owner before was this one.
+            vanished = held.state.unclean and held.previous not in self._epochs
+            self._epochs.add(held.epoch)
+            state = await self._rows.state(held.state, unclean=vanished)
+            self.clock.set(state.now)
+            served.runner.add(held, state)
+
+    def _give(self, subscription_id: int, owned: Owned) -> None:
+        if owned.closing:
+            return
+        owned.closing = True
+        runner = self.served[subscription_id].runner
+        task = asyncio.create_task(self._hand_over(subscription_id, runner, owned))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _hand_over(self, subscription_id: int, runner: Runs, owned: Owned) -> None:
+        """Gives a lane back in good order, when nothing of it runs any more."""
+        telling = runner.telling
+        exchange = await runner.close(owned)
+        try:
+            async with self._releasing:
+                await self._progress.release(owned.held, exchange)
+        except (Stale, RolledBack, Unavailable) as error:
+            runner.journal.warning("lane %d was not released: %s", owned.number, error, lane=owned.number)
+            if telling is not None:
+                telling.lost(owned.number, error)
+        else:
+            if telling is not None:
+                telling.released(owned.number)
+        finally:
+            # One that was lost meanwhile may have been taken anew.
+            if not self._stopping and not owned.lost:
+                with suppress(Unavailable):
+                    await self._heart.release(subscription_id, [owned.number])
+            runner.remove(owned)
+
+    def lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
+        """A lane is another's, or nobody knows what is stored of it: it may be had anew."""
+        if owned.lost:
+            return
+        if subscription_id in self.served:
+            self.served[subscription_id].runner.lose(owned, error)
+        task = asyncio.create_task(self._let_go(subscription_id, owned))
+        self._giving.add(task)
+        task.add_done_callback(self._giving.discard)
+
+    async def _let_go(self, subscription_id: int, owned: Owned) -> None:
+        """A lost lane may be had again when nothing of it runs here any more."""
+        await owned.at_rest()
+        with suppress(Unavailable):
+            await self._heart.release(subscription_id, [owned.number])
+        self._rebalance.set()
+
+    async def leave(self, running: Collection[asyncio.Task[None]] = ()) -> None:
+        """Takes no more lanes, and gives all back, each when nothing of it runs.
+
+        `running` is what calls handlers: after the grace time it is cancelled.
+        """
+        await self._end_sharing()
+        for subscription_id, served in self.served.items():
+            for owned in list(served.runner.lanes.values()):
+                self._give(subscription_id, owned)
+        await self._given(running)
+        with suppress(Unavailable):
+            await self._reporting.end(self._reported())
+
+    async def _end_sharing(self) -> None:
+        """One lane that is being taken just now still comes."""
+        self._stopping = True
+        self._rebalance.set()
+        await asyncio.wait([self._sharing], timeout=self._grace)
+        self._sharing.cancel()
+        await asyncio.wait([self._sharing], timeout=LAST)
+
+    async def _given(self, running: Collection[asyncio.Task[None]]) -> None:
+        if not self._giving:
+            return
+        _, late = await asyncio.wait(self._giving, timeout=self._grace)
+        if late:
+            for task in running:
+                task.cancel()
+            await asyncio.wait([*running, *late], timeout=LAST)
+        for task in self._giving:
+            task.cancel()
+
+    def _reported(self) -> dict[int, Runs]:
+        return {id_: served.runner for id_, served in self.served.items()}

@@ -1,0 +1,209 @@
+"""The way of a subscription through the log, and where messages are by it: from what is stored, without I/O."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from milepost.dispatch import State
+from milepost.engine.order import Order
+from milepost.engine.trace.orders import Orders, key_of, lane_of
+from milepost.engine.trace.selecting import selecting
+from milepost.engine.trace.stretches import Stretch, eras
+from milepost.engine.trace.traced import Fate
+from milepost.engine.trace.whereabouts import BY_ROW, Whereabouts
+from milepost.log.message import Message
+from milepost.progress.tracing import (
+    Leap,
+    StoredDefinition,
+    StoredRow,
+    StoredSubscription,
+    Take,
+    has_passed,
+    is_within,
+)
+
+_UNREADABLE = "its definition has words that only another version of Milepost knows"
+
+
+class Way:
+    """The way of one subscription through the log, for questions about many messages."""
+
+    def __init__(self, subscription: StoredSubscription, orders: Orders) -> None:
+        self.subscription = subscription
+        self._eras = eras(subscription.definitions)
+        self._cursors = subscription.cursors
+        self._flights = {flight.position: flight for flight in subscription.flights}
+        self._orders: dict[int, Order | None] = {
+            each.number: orders.of(subscription.group, subscription.name, each.orders)
+            for each in subscription.definitions
+        }
+        self.takes: dict[int, list[Take]] = {}
+        """For each lane of `unclear`, where it was when it was taken."""
+
+    def unclear(self, messages: Sequence[Message[Any]]) -> set[int]:
+        """The lanes of which more has to be known, unless all began with a time and went by one definition."""
+        if len(self.subscription.definitions) == 1 and self.subscription.since is not None:
+            return set()
+        return {lane for message in messages for era in self._eras for lane in self._lanes(era.oldest, message)}
+
+    def find(self, message: Message[Any], row: StoredRow | None) -> Whereabouts:
+        """Where a message is; `row` is its delivery, if it has one, read after the subscription was."""
+        if row is not None:
+            return self._stored(message, row)
+        passed = self.passed_by_lanes(message)
+        found = self._behind(message) if any(passed) else []
+        if not all(passed):
+            found.append(self._ahead(message))
+        if found[-1].state == "in flight":
+            return found[-1]
+        return found[0] if len({each.state for each in found}) == 1 else self._unsure(message, found)
+
+    def passed_by_lanes(self, message: Message[Any]) -> list[bool]:
+        """Whether its lane has passed a message; where only a function knows which, of each."""
+        lanes = self._lanes(self._newest, message)
+        return [has_passed(self._cursors[lane], message.position) for lane in lanes]
+
+    def _stored(self, message: Message[Any], row: StoredRow) -> Whereabouts:
+        """What a row says, unless a worker has begun with it since."""
+        flight = self._flights.get(message.position)
+        if flight is not None and (flight.since <= row.since or row.state is State.SKIPPED):
+            flight = None
+        state = BY_ROW[row.state] if flight is None else "in flight"
+        since = row.since if flight is None else flight.since
+        return self._found(message, state, row=row, flight=flight, since=since, lane=row.lane, key=row.key)
+
+    def _behind(self, message: Message[Any]) -> list[Whereabouts]:
+        """What may have become of a message that its lane has passed, or may have: one, if its lane is known."""
+        for leap in self.subscription.leaps:
+            if leap.low <= message.position <= leap.high:
+                definition = self._definition_at(leap.at)
+                lanes = self._lanes(definition, message)
+                if leap.lane in lanes:
+                    leapt = self._leapt(message, definition, leap)
+                    return [leapt] if len(lanes) == 1 else [leapt, *self._passed_somewhere(message)]
+        return self._passed_somewhere(message)
+
+    def _leapt(self, message: Message[Any], definition: StoredDefinition, leap: Leap) -> Whereabouts:
+        """A message that a person moved the subscription past."""
+        found = self._judged(message, definition, reached=True)
+        if found.state != "done":
+            return found
+        return replace(found, state="skipped", why="the subscription was moved past it", since=leap.at)
+
+    def _passed_somewhere(self, message: Message[Any]) -> list[Whereabouts]:
+        return [self._passed(message, stretch) for stretch in self._candidates(message)]
+
+    def _candidates(self, message: Message[Any]) -> list[Stretch | None]:
+        """The parts of the way in which it may have been passed, the newest first: one, if its lane is known.
+        None: before all of them."""
+        candidates: list[Stretch | None] = []
+        for era in self._eras:
+            passing = [
+                era.passing(lane, self.takes.get(lane, ()), message.position, self.subscription.now)
+                for lane in self._lanes(era.oldest, message)
+            ]
+            candidates += {each.definition.number: each for each in passing if each is not None}.values()
+            if None not in passing:
+                return candidates
+        return [*candidates, None]
+
+    def _passed(self, message: Message[Any], stretch: Stretch | None) -> Whereabouts:
+        """What became of a message that was passed there and left nothing behind."""
+        if stretch is None or self._is_too_old(message):
+            return self._before(message)
+        definition = stretch.definition
+        found = self._judged(message, definition, reached=True)
+        if stretch.certain or message.time >= definition.since:
+            return found
+        earlier = self._earlier(message, definition)
+        if earlier is None or earlier.state == found.state:
+            return found
+        declared = f"before definition {definition.number} was declared"
+        return replace(found, note=f"if it was settled out of turn {declared}, it is {earlier.state}")
+
+    def _earlier(self, message: Message[Any], definition: StoredDefinition) -> Whereabouts | None:
+        """What would have become of a message if it had been passed before this definition began."""
+        if definition.number > 1:
+            return self._judged(message, self.subscription.definitions[definition.number - 2], reached=True)
+        # What begins with the first message, or with a time, has nothing ahead.
+        begins_between = self.subscription.since is None and min(definition.positions) > 0
+        return self._before(message) if begins_between else None
+
+    def _ahead(self, message: Message[Any]) -> Whereabouts:
+        """What becomes of a message that its lane has not passed."""
+        if self._is_too_old(message):
+            return replace(self._before(message), reached=False)
+        found = self._judged(message, self._newest, reached=False)
+        if found.state != "not reached":
+            return found
+        if flight := self._flights.get(message.position):
+            return replace(found, state="in flight", flight=flight, since=flight.since, reached=True)
+        return replace(found, note=self._comes_again(message, found.lane))
+
+    def _judged(self, message: Message[Any], definition: StoredDefinition, *, reached: bool) -> Whereabouts:
+        """What a definition makes of a message."""
+        order = self._orders[definition.number]
+        found = self._found(
+            message,
+            "done" if reached else "not reached",
+            definition=definition.number,
+            reached=reached,
+            lane=None if order is None else lane_of(order, message, definition.lanes),
+            key=None if order is None else key_of(order, message),
+        )
+        chosen = selecting(definition.selects)
+        if chosen is None:
+            return replace(found, state="unsure" if reached else "not reached", why=_UNREADABLE)
+        verdict = chosen.verdict(message)
+        if verdict.state == "selected":
+            return found
+        return replace(found, state=verdict.state, why=verdict.why, parts=verdict.parts)
+
+    def _before(self, message: Message[Any]) -> Whereabouts:
+        first, since = self.subscription.definitions[0], self.subscription.since
+        position = min(first.positions)
+        why = f"it began after position {position:,}"
+        if since is not None:
+            why = f"it began with messages of {since}"
+        elif message.position > position:
+            why = "it was there when the subscription began with what was new"
+        return self._found(message, "before its start", why=why, definition=first.number)
+
+    def _is_too_old(self, message: Message[Any]) -> bool:
+        since = self.subscription.since
+        return since is not None and message.time < since
+
+    @property
+    def _newest(self) -> StoredDefinition:
+        return self.subscription.definitions[-1]
+
+    def _definition_at(self, time: datetime) -> StoredDefinition:
+        known = self.subscription.definitions
+        return next((each for each in reversed(known) if each.since <= time), known[0])
+
+    def _comes_again(self, message: Message[Any], lane: int | None) -> str | None:
+        if lane is None or not is_within(self.subscription.lanes[lane].replay, message.position):
+            return None
+        return "it was handled before, and a replay brings it again"
+
+    def _unsure(self, message: Message[Any], found: Sequence[Whereabouts]) -> Whereabouts:
+        """What cannot be decided without the function that a subscription orders by."""
+        low, high = min(self._positions()), max(self._positions())
+        states = " or ".join(dict.fromkeys(each.state for each in found))
+        why = (
+            f"it is {states}: only a program with the function that it orders by knows its lane, "
+            f"and lanes stand between positions {low:,} and {high:,}"
+        )
+        return self._found(message, "unsure", why=why, reached=all(each.reached for each in found))
+
+    def _positions(self) -> list[int]:
+        return [cursor.position for cursor in self._cursors]
+
+    def _lanes(self, definition: StoredDefinition, message: Message[Any]) -> Sequence[int]:
+        """The lane of a message; where only a function knows it, all that it may be."""
+        order = self._orders[definition.number]
+        return range(definition.lanes) if order is None else [lane_of(order, message, definition.lanes)]
+
+    def _found(self, message: Message[Any], state: Fate, **known: Any) -> Whereabouts:
+        return Whereabouts(message=message, subscription=self.subscription, state=state, **known)

@@ -1,0 +1,70 @@
+-- Subscriptions that are created for consumers: their settings are here, not in a program.
+-- oldest: 1
+
+-- Creates one, or changes it if that is wanted; tells what came of it: `created`, `updated`, `exists`, `in_code`, or
+-- `reorders`, when it orders otherwise and nothing was done, for that takes a barrier.
+create function :"schema".create_subscription(declared jsonb, settings jsonb, if_exists text, program text) returns text
+language plpgsql volatile
+as $$
+declare
+    found_or_made record;
+    made :"schema".subscriptions;
+    current :"schema".definitions;
+begin
+    found_or_made := :"schema".open_subscription(declared);
+    made := found_or_made.opened;
+    if found_or_made.created then
+        insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
+        values (made.id, 0, 1, (declared ->> 'position')::bigint,
+                array(select jsonb_array_elements_text(declared -> 'ahead'))::bigint[]);
+        insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
+        values (made.id, 1, declared ->> 'selects', declared ->> 'orders', 1, program,
+                array[(declared ->> 'position')::bigint]);
+        update :"schema".subscriptions s set in_code = false, settings = create_subscription.settings
+        where s.id = made.id;
+        return 'created';
+    end if;
+    if made.in_code then
+        return 'in_code';
+    end if;
+    if if_exists <> 'update' then
+        return 'exists';
+    end if;
+    select * into current from :"schema".definitions d
+    where d.subscription = made.id and d.number = made.definition;
+    if current.orders <> declared ->> 'orders' then
+        return 'reorders';
+    end if;
+    if current.selects <> declared ->> 'selects' then
+        perform :"schema".add_definition(
+            made.id, declared, current.orders, 1, program, (:"schema".stand(made.id, 1)).positions);
+    end if;
+    if made.settings <> create_subscription.settings or current.selects <> declared ->> 'selects' then
+        update :"schema".subscriptions s set settings = create_subscription.settings where s.id = made.id;
+        perform :"schema".act(made.id);
+    end if;
+    return 'updated';
+end $$;
+
+-- Another order, behind a barrier that its own name says, when nobody has the lane; see reorder.
+create function :"schema".reorder_created(
+    subscription bigint, barrier text, declared jsonb, settings jsonb, rows jsonb, program text
+) returns boolean
+language plpgsql volatile
+as $$
+declare
+    opened :"schema".subscriptions;
+    stands record;
+begin
+    select * into opened from :"schema".subscriptions s where s.id = reorder_created.subscription for no key update;
+    stands := :"schema".stand(subscription, 1);
+    if opened.barrier is distinct from reorder_created.barrier or opened.barrier_until < :"schema".clock() or stands.held
+    then
+        return false;
+    end if;
+    perform :"schema".place_rows(subscription, rows);
+    perform :"schema".add_definition(subscription, declared, declared ->> 'orders', 1, program, stands.positions);
+    update :"schema".subscriptions s set settings = reorder_created.settings where s.id = reorder_created.subscription;
+    perform :"schema".lift_barrier(subscription, barrier);
+    return true;
+end $$;

@@ -1,0 +1,7 @@
+-- The streams and versions of the messages at these positions.
+select m."position", s.name, m.version
+from unnest((select %(positions)s::bigint[])) p("position")
+cross join lateral (
+    select m."position", m.stream_id, m.version from :"schema".messages m where m."position" = p."position" limit 1
+) m
+join :"schema".streams s on s.stream_id = m.stream_id

@@ -1,0 +1,3 @@
+select :"schema".create_subscription(
+    %(definition)s::jsonb, %(settings)s::jsonb, %(if_exists)s::text, %(program)s::text
+)

@@ -1,0 +1,46 @@
+-- Deliveries at these positions, in order, for a person. One that waits says the position of the one that its key waits
+-- for; others say how many wait behind them. Of a key that is here several times, what waits between two is counted
+-- once.
+with chosen as materialized (
+    select d.*,
+           lead(d."position", 1, 9223372036854775807) over (partition by d.lane, d.key order by d."position")
+               as following,
+           bool_or(d.state not in ('waiting', 'skipped')) over (partition by d.lane, d.key) as counts
+    from unnest(%(positions)s::bigint[]) p("position")
+    cross join lateral (
+        select d.* from :"schema".deliveries d
+        where d.subscription = %(subscription)s::bigint and d."position" = p."position"
+        limit 1
+    ) d
+)
+select d."position", d.state, d.key, d.attempts, d.total, d.size, d.since, d.due, d.reason, d.error,
+       case
+           when d.state = 'waiting' then
+               case when a.state <> 'waiting' then a."position" else coalesce(h."position", a."position") end
+           when d.state <> 'skipped' then
+               sum(b.waiting) over (partition by d.lane, d.key order by d."position" desc)::bigint
+       end
+from chosen d
+cross join lateral (
+    select count(*) as waiting
+    from :"schema".deliveries w
+    where d.counts and w.subscription = d.subscription and w.lane = d.lane and w.key = d.key
+      and w.state = 'waiting' and w."position" > d."position" and w."position" <= d.following
+) b
+left join lateral (
+    select e."position", e.state
+    from :"schema".deliveries e
+    where d.state = 'waiting' and e.subscription = d.subscription and e.lane = d.lane and e.key = d.key
+      and e.state in ('waiting', 'running', 'retrying', 'unrouted') and e."position" < d."position"
+    order by e."position"
+    limit 1
+) a on true
+left join lateral (
+    select e."position"
+    from :"schema".deliveries e
+    where d.state = 'waiting' and e.subscription = d.subscription and e.lane = d.lane and e.key = d.key
+      and e.state = 'parked' and e."position" < d."position"
+    order by e."position"
+    limit 1
+) h on true
+order by d."position"

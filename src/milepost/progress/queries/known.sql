@@ -1,0 +1,1 @@
+select s.name from :"schema".subscriptions s where s."group" = %(group)s::text

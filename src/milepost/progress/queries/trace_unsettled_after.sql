@@ -1,0 +1,6 @@
+-- The next positions with unsettled deliveries, in order.
+select d."position"
+from :"schema".deliveries d
+where d.subscription = %(subscription)s::bigint and d."position" > %(after)s::bigint and d.state <> 'skipped'
+order by d."position"
+limit %(limit)s::bigint

@@ -1,0 +1,243 @@
+"""What is stored of subscriptions and of single messages, for whoever asks where one is. In PostgreSQL only."""
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from milepost.dispatch import Cursor, State
+from milepost.log.database import Database
+from milepost.log.statements import Statements
+
+SHOWN = 5
+"""How many of those that wait behind a message are named."""
+COUNTED = 1000
+"""How many of them are counted at most."""
+TAKES = 100
+"""How many times that a lane was taken are looked at."""
+KEPT = timedelta(days=1)
+"""How long those are kept at least."""
+LAST = 2**63 - 1
+"""Above every revision."""
+SPAN = 10_000
+"""How many positions one statement gives, or is given."""
+
+
+class StoredDefinition(msgspec.Struct, frozen=True):
+    """What a subscription selected and how it ordered, from when it was declared on."""
+
+    number: int
+    selects: str
+    orders: str
+    lanes: int
+    since: datetime
+    positions: list[int]
+    """Where each lane stood then, or was put since: what is beyond was not passed by the one before. Of the first
+    one: where the subscription began."""
+
+
+class StoredLane(msgspec.Struct, frozen=True):
+    """How far a lane is, and who has it."""
+
+    revision: int
+    position: int
+    ahead: list[int]
+    replay: list[int]
+    """What had been handled before and comes again, as ranges."""
+    owner: str | None
+    held: bool
+
+    @property
+    def cursor(self) -> Cursor:
+        """Its cursor."""
+        return cursor_of(self.position, self.ahead)
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Where a lane was when somebody took it, or put it there."""
+
+    revision: int
+    at: datetime
+    cursor: Cursor
+
+
+class Leap(msgspec.Struct, frozen=True):
+    """What a lane passed over because somebody moved it."""
+
+    lane: int
+    low: int
+    high: int
+    at: datetime
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """A message that a live worker said to be handling for a while."""
+
+    worker: str
+    position: int
+    since: datetime
+
+
+class StoredSubscription(msgspec.Struct, frozen=True):
+    """A subscription, by one snapshot."""
+
+    id: int
+    group: str
+    name: str
+    status: str
+    stalled: str | None
+    barrier: str | None
+    """What its lanes are brought to a place for, while they are."""
+    since: datetime | None
+    """Older messages are passed over."""
+    now: datetime
+    definitions: list[StoredDefinition]
+    """In order; the last one is in force."""
+    leaps: list[Leap]
+    lanes: list[StoredLane]
+    flights: list[Flight]
+
+    def revision_of(self, lane: int) -> int:
+        """The newest revision of a lane; of one that it has no more, any."""
+        return self.lanes[lane].revision if lane < len(self.lanes) else LAST
+
+    @property
+    def cursors(self) -> list[Cursor]:
+        """Of each lane."""
+        return [lane.cursor for lane in self.lanes]
+
+
+class StoredRow(msgspec.Struct, frozen=True):
+    """A delivery as it is stored."""
+
+    subscription: int
+    position: int
+    lane: int
+    key: str | None
+    state: State
+    since: datetime
+    attempts: int
+    total: int
+    due: datetime | None
+    reason: str
+    error: str
+
+
+class KeyedMessage(msgspec.Struct, frozen=True):
+    """A message in the order of its key."""
+
+    subscription: int
+    lane: int
+    key: str
+    position: int
+
+
+class Around(msgspec.Struct, frozen=True):
+    """What is stored of a message's key before it and after it."""
+
+    holder: int | None
+    """The position before it that holds the key."""
+    holder_state: State | None
+    waiting: int
+    """How many after it wait for it; at most `COUNTED` are counted."""
+    first: list[int]
+    """Where the first of those are."""
+
+
+_subscriptions = msgspec.json.Decoder(StoredSubscription)
+
+
+class Tracing:
+    """Looks at what is stored in a schema of a database; each call is a statement."""
+
+    def __init__(self, database: Database, schema: str) -> None:
+        self._database = database
+        self._statements = Statements(schema, "milepost.progress")
+
+    async def subscriptions(self, group: str | None = None, name: str | None = None) -> list[StoredSubscription]:
+        """All, or those of this group, or of this name, in the order of their addresses."""
+        rows = await self._execute("trace_subscriptions", group=group, name=name)
+        return [_subscriptions.decode(row[0]) for row in rows]
+
+    async def rows(
+        self, subscriptions: Sequence[int], positions: Sequence[int]
+    ) -> dict[tuple[int, int], StoredRow]:
+        """By subscription and position, the deliveries that there are."""
+        rows = await self._execute("trace_rows", subscriptions=list(subscriptions), positions=list(positions))
+        fields = StoredRow.__struct_fields__
+        stored = [msgspec.convert(dict(zip(fields, row, strict=True)), StoredRow) for row in rows]
+        return {(row.subscription, row.position): row for row in stored}
+
+    async def takes(self, lanes: Sequence[tuple[StoredSubscription, int]]) -> dict[tuple[int, int], list[Take]]:
+        """By subscription and lane, where it was when it was taken, the newest first, as far as that is kept."""
+        if not lanes:
+            return {}
+        rows = await self._execute(
+            "trace_takes",
+            subscriptions=[stored.id for stored, _ in lanes],
+            lanes=[lane for _, lane in lanes],
+            revisions=[stored.revision_of(lane) for stored, lane in lanes],
+            most=TAKES,
+        )
+        takes: dict[tuple[int, int], list[Take]] = {}
+        for subscription, lane, revision, at, position, ahead in rows:
+            takes.setdefault((subscription, lane), []).append(Take(revision, at, cursor_of(position, ahead)))
+        return takes
+
+    async def around(self, messages: Sequence[KeyedMessage]) -> list[Around]:
+        """For each message, what is stored of its key."""
+        if not messages:
+            return []
+        rows = await self._execute(
+            "trace_keys",
+            subscriptions=[each.subscription for each in messages],
+            lanes=[each.lane for each in messages],
+            keys=[each.key for each in messages],
+            positions=[each.position for each in messages],
+            most=COUNTED,
+            shown=SHOWN,
+        )
+        return [Around(row[0], State(row[1]) if row[1] else None, row[2], row[3] or []) for row in rows]
+
+    async def lowest_of_key(self, subscription: int, lane: int, key: str) -> int | None:
+        """The lowest position of a key that has an unsettled delivery."""
+        rows = await self._execute("trace_lowest_of_key", subscription=subscription, lane=lane, key=key)
+        found: int | None = rows[0][0]
+        return found
+
+    async def lowest_unsettled(self, subscription: int, positions: Sequence[int]) -> int | None:
+        """The lowest of these positions that has an unsettled delivery; at most `SPAN` are given."""
+        rows = await self._execute("trace_unsettled_at", subscription=subscription, positions=list(positions))
+        found: int | None = rows[0][0]
+        return found
+
+    async def unsettled(self, subscription: int) -> AsyncGenerator[list[int], None]:
+        """The positions of all unsettled deliveries, in order, in lists of at most `SPAN`."""
+        after = 0
+        while True:
+            rows = await self._execute("trace_unsettled_after", subscription=subscription, after=after, limit=SPAN)
+            positions = [row[0] for row in rows]
+            if positions:
+                yield positions
+            if len(positions) < SPAN:
+                return
+            after = positions[-1]
+
+    async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:
+        return await self._database.execute(self._statements.get(statement), parameters)
+
+
+def is_within(ranges: Sequence[int], position: int) -> bool:
+    """Whether a position is in one of the ranges, which are stored as first, last, first, last, …"""
+    return any(first <= position <= last for first, last in zip(ranges[::2], ranges[1::2], strict=True))
+
+
+def cursor_of(position: int, ahead: Sequence[int]) -> Cursor:
+    """A cursor whose ranges are stored as first, last, first, last, …"""
+    return Cursor(position, tuple(zip(ahead[::2], ahead[1::2], strict=True)))
+
+
+def has_passed(cursor: Cursor, position: int) -> bool:
+    """Whether a cursor has passed a position, or it is settled ahead of it."""
+    return position <= cursor.position or any(first <= position <= last for first, last in cursor.ahead)

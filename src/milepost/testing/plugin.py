@@ -1,0 +1,55 @@
+"""The pytest plugin: two fixtures and an option. Before a test asks for one it imports nothing but pytest."""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+if TYPE_CHECKING:
+    from milepost.testing.database import MilepostDB
+
+VARIABLE = "MILEPOST_TEST_URL"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--milepost-url`."""
+    parser.getgroup("milepost").addoption(
+        "--milepost-url",
+        metavar="URL",
+        help=f"A PostgreSQL of your own for the fixture milepost_db: postgresql://…; else {VARIABLE}. "
+        "Defaults to an embedded one, started for the session.",
+    )
+
+
+@pytest.fixture(scope="session")
+def milepost_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """The address of the PostgreSQL that `milepost_db` makes its schemas in; override it to give another."""
+    given = pytestconfig.getoption("--milepost-url") or os.environ.get(VARIABLE)
+    if given:
+        yield str(given)
+        return
+    from milepost.errors import NoDatabase
+    from milepost.testing.server import served
+
+    # All workers of pytest-xdist share one server.
+    session = getattr(pytestconfig, "workerinput", {}).get("testrunuid") or uuid4().hex
+    try:
+        with served(session) as url:
+            yield url
+    except NoDatabase as error:
+        pytest.fail(f"milepost_db: {error}; --milepost-url or {VARIABLE} names one of your own", pytrace=False)
+
+
+@pytest.fixture
+def milepost_db(milepost_url: str) -> "Iterator[MilepostDB]":
+    """A fresh schema: `mp = milepost_db.use(shop.mp)` is a copy of a program on it."""
+    from milepost.errors import NoDatabase
+    from milepost.testing.database import MilepostDB
+
+    try:
+        with MilepostDB.fresh(milepost_url) as database:
+            yield database
+    except NoDatabase as error:
+        pytest.fail(f"milepost_db: {error}", pytrace=False)

@@ -1,0 +1,2 @@
+-- Workers look for what is due.
+select :"schema".act(s.id) from :"schema".subscriptions s

@@ -1,0 +1,51 @@
+"""Messages for the versions of a program, all at once or on and on."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from milepost import Milepost, NewMessage
+
+STREAMS = 20
+KEYS = 7
+
+
+class Load:
+    """Appends to a few streams in turn; the property `key` runs across them."""
+
+    def __init__(self, mp: Milepost) -> None:
+        self._mp = mp
+        self._count = 0
+        self.positions: set[int] = set()
+        """Where the messages are."""
+        self.of_type: dict[str, set[int]] = {}
+
+    async def append(self, count: int = 1, type: str = "a", *, key: int | None = None, **wish: Any) -> int:
+        """Appends so many; the position of the last."""
+        position = 0
+        for _ in range(count):
+            n = self._count
+            self._count += 1
+            properties = {"key": n % KEYS if key is None else key, "n": n}
+            message = NewMessage(type, wish, properties=properties)
+            position = (await self._mp.append(f"s-{n % STREAMS}", message)).position
+            self.positions.add(position)
+            self.of_type.setdefault(type, set()).add(position)
+        return position
+
+    @asynccontextmanager
+    async def going_on(self, pause: float = 0.005) -> AsyncIterator[None]:
+        """Appends for as long as the block lasts."""
+        over = asyncio.Event()
+        task = asyncio.create_task(self._go_on(over, pause))
+        try:
+            yield
+        finally:
+            over.set()
+            await task
+
+    async def _go_on(self, over: asyncio.Event, pause: float) -> None:
+        while not over.is_set():
+            await self.append(2)
+            await asyncio.sleep(pause)

@@ -1,0 +1,143 @@
+"""A program of which tests run several versions at a time: what a handler does is what the message says."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from engine.deploys.record import Record
+from engine.deploys.version import Version
+from milepost import (
+    AdvisoryLeases,
+    Context,
+    Message,
+    Milepost,
+    Park,
+    PostgresLeases,
+    Retry,
+    Transaction,
+    by_function,
+    by_property,
+)
+
+
+class Trouble(Exception):
+    """What a handler raises when a message asks for it."""
+
+
+class Wish(msgspec.Struct):
+    """What is to be done with a message."""
+
+    takes: float | None = None
+    fails: int = 0
+    """For so many attempts."""
+    parks: bool = False
+
+
+class A(Wish): ...
+
+
+class B(Wish): ...
+
+
+class C(Wish): ...
+
+
+TYPES: dict[str, type[Wish]] = {"a": A, "b": B, "c": C}
+
+
+def of_property(message: Message[Any]) -> int:
+    return int(message.properties["key"])
+
+
+def order_of(text: str) -> Any:
+    if text.startswith("function"):
+        return by_function(of_property, version=int(text.removeprefix("function ")))
+    return {"stream": "stream", "none": None, "property": by_property("key")}[text]
+
+
+class Handling:
+    """What all handlers of a version do."""
+
+    def __init__(self, version: Version, record: Record, schema: str) -> None:
+        self._version = version
+        self._record = record
+        self._insert = f'insert into "{schema}".effects ("position", version) values (%s, %s)'
+
+    async def handle(self, message: Message[Any], context: Context) -> None:
+        with self._record.entry(self._version.label, message, context.attempt, replay=context.replay):
+            wish: Wish = message.data
+            await asyncio.sleep(self._version.takes if wish.takes is None else wish.takes)
+            if self._version.fails and wish.parks:
+                raise Park("as asked for")
+            if self._version.fails and context.attempt <= wish.fails:
+                raise Trouble("as asked for")
+
+    async def write(self, message: Message[Any], context: Context, tx: Transaction) -> None:
+        await tx.execute(self._insert, (message.position, self._version.label))
+        await self.handle(message, context)
+
+
+def declare(mp: Milepost, version: Version, handling: Handling) -> None:
+    subscription = mp.subscription(
+        version.name,
+        category="s",
+        where=version.where,
+        ordered_by=order_of(version.orders),
+        lanes=version.lanes,
+        lease=version.lease,
+        window=version.window,
+        retry=Retry(delay=version.delay, factor=1, jitter=0),
+        renamed_from=version.renamed_from,
+    )
+    if version.types is not None:
+        for name in version.types:
+            declare_type(subscription, TYPES[name], handling)
+    elif version.exactly_once:
+
+        @subscription
+        async def write(message: Message[Any], context: Context, tx: Transaction) -> None:
+            await handling.write(message, context, tx)
+
+    else:
+
+        @subscription
+        async def handle(message: Message[Any], context: Context) -> None:
+            await handling.handle(message, context)
+
+
+def declare_type(subscription: Any, payload: type[Wish], handling: Handling) -> None:
+    async def handle(message: Any, context: Context) -> None:
+        await handling.handle(message, context)
+
+    handle.__annotations__["message"] = Message[payload]  # type: ignore[valid-type]
+    subscription.on(handle)
+
+
+def main(url: str, schema: str, folder: str, given: str) -> None:
+    version = msgspec.json.decode(given, type=Version)
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
+    mp = Milepost(
+        url,
+        schema=schema,
+        concurrency=8,
+        progress=version.progress,
+        leases=AdvisoryLeases() if version.leases == "advisory" else PostgresLeases(),
+    )
+    for name, payload in TYPES.items():
+        mp.message(name)(payload)
+    declare(mp, version, Handling(version, Record(Path(folder) / "record"), schema))
+    if version.other:
+
+        @mp.subscription("others", category="other")
+        async def handle_other(message: Message[Any]) -> None:
+            Path(folder, f"other-{message.position}").touch()
+
+    asyncio.run(mp.run(grace=10))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
