@@ -23,6 +23,7 @@ from benchmarks import (
     latency,
     memory,
     observing,
+    pausing,
     reading,
     results,
 )
@@ -46,6 +47,7 @@ WORKS: dict[str, Work] = {
     "memory": memory.measure,
     "observe": observing.measure,
     "doctor": doctoring.measure,
+    "pause": pausing.measure,
     "peers": comparing.measure,
 }
 
