@@ -13,7 +13,8 @@ from milepost import embedded
 from milepost.dispatch import Route
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.created import IfExists, create
-from milepost.engine.consuming.desks import Desks, routes_of
+from milepost.engine.consuming.desks import Desks
+from milepost.engine.consuming.routing import routes_of
 from milepost.engine.consuming.options import Created
 from milepost.engine.declaring import Declaring
 from milepost.engine.info import Overview, SubscriptionInfo
@@ -23,6 +24,9 @@ from milepost.engine.listeners import Listeners
 from milepost.engine.managed import ManagedSubscription
 from milepost.engine.place import Place
 from milepost.engine.program import Errors, Program
+from milepost.engine.pulling.pulled import Pulled
+from milepost.engine.pulling.puller import Puller
+from milepost.engine.pulling.settling import Reason, Settled, Several
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.rows import Rows
@@ -120,11 +124,13 @@ class Milepost:
         )
         self._listeners = Listeners()
         self._desks = Desks(self._place)
+        self._puller = Puller(self._statements.schema, self._kept, self._reader, self._place)
         self._log: Log | None = None
         self._services: Services | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self._opening = asyncio.Lock()
+        self._begins = True
 
     @cached_property
     def url(self) -> str:
@@ -164,7 +170,9 @@ class Milepost:
             raise
 
     async def _begin(self) -> None:
-        """What starts now starts at this moment, not at the first run."""
+        """What starts now starts at this moment, not at the first run; unless somebody only looks at it."""
+        if not self._begins:
+            return
         place = self._place()
         try:
             await Declaring(place, Rows(place.log.database, place.reader)).begin(self._subscriptions)
@@ -203,6 +211,7 @@ class Milepost:
         log, services = self._log, self._services
         if log is not None:
             await self._desks.close()
+            await self._puller.close()
         self._log = self._services = self._loop = None
         if services is not None:
             await services.close()
@@ -284,7 +293,7 @@ class Milepost:
         return self._listeners.add(function)
 
     def instrument(self, instrument: Instrument) -> None:
-        """Lets an object see appends and calls of handlers from inside, as tracing has to; before the program runs.
+        """Lets an object see appends and calls of handlers from inside, as tracing has to. Call it before running.
 
         `milepost.contrib.opentelemetry` has one. What it raises is logged and changes nothing.
         """
@@ -395,6 +404,75 @@ class Milepost:
         group, _, name = subscription.rpartition("/")
         chosen = routes_of(routes, options)
         return self._desks.consumer(group or self.settings["group"].value, name, chosen)
+
+    async def pull(
+        self,
+        subscription: str,
+        *,
+        limit: int = 100,
+        wait: float = 0,
+        timeout: float | None = None,
+        connection: object | None = None,
+    ) -> Pulled:
+        """Claims deliveries of a subscription that was created with `tracking="all"`, to be settled with `settle`.
+
+        Any number of processes may pull at once. Those that are tried again come first. What is not settled in time
+        goes to others; that counts as an attempt, and after the last one the message is parked.
+
+        Args:
+            subscription: `group/name`, or the name alone for one of the own group.
+            limit: At most so many, 1 to 10,000. Defaults to 100. Their messages have at most 8 MiB together.
+            wait: Seconds to wait for the first one, if there is none. Defaults to 0, at most an hour.
+            timeout: Seconds to settle them in. Defaults to the subscription's own.
+            connection: The caller's own connection, to the database that progress is kept in: the claims are part
+                of its transaction. Only what is ready is claimed then; somebody else has to look at the log.
+        """
+        group, _, name = subscription.rpartition("/")
+        group = group or self.settings["group"].value
+        if connection is None:
+            return await self._puller.pull(group, name, limit=limit, wait=wait, timeout=timeout)
+        if wait:
+            raise ValueError("wait: a pull in your transaction does not wait")
+        executor = self._executor(connection)
+        claims = await self._puller.claim(executor, group, name, limit=limit, timeout=timeout)
+        return await self._puller.brought(claims, executor)
+
+    async def settle(
+        self,
+        *,
+        ack: Several = (),
+        retry: Several = (),
+        park: Several = (),
+        skip: Several = (),
+        extend: Several = (),
+        reason: Reason = "",
+        after: float | None = None,
+        timeout: float | None = None,
+        connection: object | None = None,
+    ) -> Settled:
+        """Settles deliveries that were pulled, in one transaction: each whose claim still holds; the result says which.
+
+        Each takes one delivery or several, or their tokens, or a mapping of them to reasons.
+
+        Args:
+            ack: They are done.
+            retry: They failed: they come again when the subscription's policy says, and are parked at its limit.
+            park: They are given up until a person decides.
+            skip: They are not wanted, and done.
+            extend: They take longer, and are kept for `timeout` seconds from now on.
+            reason: Why, for those that failed: a text, or an exception, which is stored with its traceback.
+            after: Seconds after which those of `retry` come again. Defaults to what the policy says.
+            timeout: Seconds for those of `extend`. Defaults to the subscription's own.
+            connection: The caller's own connection, to the database that progress is kept in: it is part of its
+                transaction.
+        """
+        return await self._puller.settle(
+            {"ack": ack, "retry": retry, "park": park, "skip": skip, "extend": extend},
+            reason=reason,
+            after=after,
+            timeout=timeout,
+            executor=None if connection is None else self._executor(connection),
+        )
 
     def manage(self, address: str) -> ManagedSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""

@@ -101,11 +101,17 @@ class Lost(MilepostError):
 
 
 class ConsumerClosed(MilepostError):
-    """The consumer has ended; `reason` says why."""
+    """The consumer has ended; `reason` says why, in one of these words.
 
-    def __init__(self, reason: str) -> None:
+    "left": its block has ended. "drained": it was to take nothing new, and what it had is settled. "stopped": one of
+    its deliveries was settled with `stop`. "too many consumers": it could not come, because of `max_consumers`.
+    "deleted": the subscription was. "closed": the `Milepost` was. "lost": this process could not go on with the
+    subscription; its log says why.
+    """
+
+    def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason
-        super().__init__(f"the consumer is closed: {reason}")
+        super().__init__(f"the consumer is closed: {reason}{detail}")
 
 
 class SchemaMismatch(MilepostError):

@@ -66,6 +66,19 @@ class Ranges:
                 pairs.append((start, end))
         return Ranges(pairs)
 
+    def minus(self, other: "Ranges") -> "Ranges":
+        """What is in these and not in the other ones."""
+        pairs: list[tuple[int, int]] = []
+        for start, end in self:
+            after = start
+            for low, high in other.beyond(start - 1).up_to(end):
+                if after < low:
+                    pairs.append((after, low - 1))
+                after = high + 1
+            if after <= end:
+                pairs.append((after, end))
+        return Ranges(pairs)
+
     def without(self, positions: Iterable[int]) -> "Ranges":
         """All but these positions, which come in order."""
         pairs, rest = [], list(self)[::-1]

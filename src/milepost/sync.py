@@ -120,6 +120,8 @@ class SyncMilepost:
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
     run_until_idle = blocking(Milepost.run_until_idle)
+    pull = blocking(Milepost.pull)
+    settle = blocking(Milepost.settle)
     subscriptions = blocking(Milepost.subscriptions)
     trace = blocking(Milepost.trace)
     running = blocking_block(Milepost.running)

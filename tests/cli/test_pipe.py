@@ -19,7 +19,18 @@ LONGEST = "\x01" * 512
 WORDS: list[Report | Measured] = [
     Report(None),
     Report("does not work on its subscriptions"),
-    Figures(LONGEST, *[MUCH] * 7, seconds=1 / 3 * MUCH, times=[MUCH] * (len(BOUNDS) + 1)),
+    Figures(
+        LONGEST,
+        handled=MUCH,
+        failed=MUCH,
+        retried=MUCH,
+        parked=MUCH,
+        skipped=MUCH,
+        lost=MUCH,
+        lanes=MUCH,
+        seconds=MUCH / 3,
+        times=[MUCH] * (len(BOUNDS) + 1),
+    ),
     LogOutlook(horizon=MUCH, head=MUCH, held_for=1 / 3, held_by="x" * 200, application="\x01" * 63),
     SubscriptionOutlook(
         subscription=LONGEST,

@@ -1,5 +1,7 @@
 """`milepost trace`: where each message is, for a person and for a program."""
 
+import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -8,7 +10,7 @@ import pytest
 
 from cli.program import Run
 from milepost import Message, Milepost, NewMessage, Park
-from support import MakeMilepost
+from support import MakeMilepost, qualified
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_for_a_program(run: Run, shop: Milepost) -> None:
     assert found["before_version"] is None
 
 
-def test_some_of_it(run: Run, shop: Milepost, make_mp: MakeMilepost) -> None:
+def test_some_of_it(run: Run, shop: Milepost) -> None:
     def addresses(*options: str) -> list[str]:
         lines = run("trace", "order-1", "--limit", "1", *options).out.splitlines()
         return [line.split()[0] for line in lines[1:]]
@@ -136,25 +138,26 @@ def handle(message: Message) -> None: ...
 """
 
 
+BACK = """
+    insert into {0}.cursors (subscription, lane, revision, epoch, released, "position")
+    select c.subscription, 0, c.revision + 1, c.epoch, true, 1
+    from {0}.cursors c join {0}.subscriptions s on s.id = c.subscription
+    where s.name = 'functional' and c.lane = 0 order by c.revision desc limit 1
+"""
+"""As if the owner of a lane had been slow."""
+
+
 def test_the_program_that_has_the_function(
-    run: Run, shop: Milepost, make_mp: MakeMilepost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, shop: Milepost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "traced_shop.py").write_text(PROGRAM)
     monkeypatch.syspath_prepend(tmp_path)
-    from traced_shop import mp  # type: ignore[import-not-found]
-
+    mp = import_module("traced_shop").mp
+    monkeypatch.delitem(sys.modules, "traced_shop")
     with mp.sync as log:
         log.run_until_idle()
-        lanes = """
-            insert into {0}.cursors (subscription, lane, revision, epoch, released, "position")
-            select c.subscription, 0, c.revision + 1, c.epoch, true, 1 from {0}.cursors c
-            join {0}.subscriptions s on s.id = c.subscription
-            where s.name = 'functional' and c.lane = 0 order by c.revision desc limit 1
-        """
-        from support import qualified
-
-        log._run(lambda: mp.log.database.execute(qualified(lanes, mp), {}))
+        log._run(lambda: mp.log.database.execute(qualified(BACK, mp), {}))
     options = ("trace", "order-1", "--subscription", "functional", "--json")
     without = run(*options).done().json
     assert [each["state"] for each in without["traced"]] == ["done", "unsure", "unsure", "unsure"]
@@ -162,4 +165,4 @@ def test_the_program_that_has_the_function(
     found = run(*options, "--program", "traced_shop:mp").done().json
     assert {each["state"] for each in found["traced"]} == {"done", "not reached"}
     run(*options, "--program", "traced_shop:mp", "--schema", "other").refused("leave --url and --schema out")
-    run(*options, "--program", "traced_shop:pm").refused("did you mean 'mp'?")
+    run(*options, "--program", "traced_shop:pm").refused("it has mp")

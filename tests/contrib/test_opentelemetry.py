@@ -19,7 +19,9 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 from contrib.telemetry import Telemetry, context_of, is_child
 from milepost import Context, Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction
 from milepost.complaints import Complaints
+from milepost.engine.instrument import CallEnd
 from milepost.log import instrument as instruments
+from milepost.log.instrument import AppendEnd
 from support import MakeMilepost, qualified
 
 
@@ -285,6 +287,36 @@ class TestCalls:
         replies = telemetry.named("append reply")
         assert len({reply.parent.span_id for reply in replies if reply.parent} & parents.keys()) == 5
         assert not trace.get_current_span().is_recording()
+
+    async def test_after_a_call_or_an_append_the_context_is_what_it_was(
+        self, make_mp: MakeMilepost, telemetry: Telemetry
+    ) -> None:
+        left: list[trace.Span] = []
+
+        class Outside:
+            def handling(self, *_: object, **__: object) -> CallEnd:
+                return lambda error: left.append(trace.get_current_span())
+
+            def appending(self, *_: object, **__: object) -> AppendEnd:
+                return lambda appended, error: left.append(trace.get_current_span())
+
+        async with make_mp() as mp:
+            mp.instrument(Outside())
+            telemetry.instrument(mp)
+
+            @mp.subscription("async", category="order")
+            async def on_the_loop(message: Message[Any]) -> None:
+                await asyncio.sleep(0)
+
+            @mp.subscription("plain", category="order")
+            def in_a_thread(message: Message[Any]) -> None:
+                raise Skip
+
+            with telemetry.tracer.start_as_current_span("request") as request:
+                await mp.append("order-1", NewMessage("placed"))
+                assert left == [request]
+            await mp.run_until_idle()
+        assert [span.get_span_context().is_valid for span in left[1:]] == [False, False]
 
     async def test_what_became_of_messages(self, mp: Milepost, telemetry: Telemetry) -> None:
         @mp.subscription("choosy", category="order", retry=Retry.never)

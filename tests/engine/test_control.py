@@ -329,6 +329,51 @@ class TestReplay:
             await mp.manage("orders").replay(20, 10)
 
 
+class TestPassedOver:
+    """What a move passes over is known exactly afterwards."""
+
+    @staticmethod
+    async def states(mp: Milepost) -> dict[int, str]:
+        traced = [one for n in range(10) for one in await mp.trace(f"order-{n}")]
+        return {one.message.position: one.state for one in traced}
+
+    async def test_what_was_settled_ahead_was_not_passed_over(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        seen: list[int] = []
+        program, begun, end = make_mp(), asyncio.Event(), asyncio.Event()
+
+        @program.subscription("orders", category="order", lanes=1)
+        async def handle(message: Message[Any]) -> None:
+            if message.position == 2:
+                begun.set()
+                await end.wait()
+            seen.append(message.position)
+
+        async with program.running(grace=0.1):
+            await append(mp, 5)
+            await until(lambda: len(seen) == 4)
+        await append(mp, 3)
+        assert await mp.manage("orders").move("now") == 0
+        states = await self.states(mp)
+        assert {position for position, state in states.items() if state == "done"} == set(seen)
+
+    async def test_a_replay_leaves_alone_what_is_beyond_it(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        seen: Seen = []
+        program = shop(make_mp(), seen, lanes=1)
+        async with program:
+            await program.run_until_idle()
+            await append(mp, 10)
+            await mp.manage("orders").move(8)
+            await program.run_until_idle()
+            before = await self.states(mp)
+            await mp.manage("orders").replay(2, 4)
+            await program.run_until_idle()
+            after = await self.states(mp)
+        assert {position for position, state in before.items() if state != "done"} == set(range(1, 9))
+        assert {position for position, state in after.items() if state != "done"} == {1, 2, 5, 6, 7, 8}
+        # What had never been handled is not marked.
+        assert sorted(seen) == [(3, False), (4, False), (9, False), (10, False)]
+
+
 class TestUpdateAndDelete:
     async def test_what_is_declared_in_code_is_changed_there(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         await shop(make_mp(), []).run_until_idle()

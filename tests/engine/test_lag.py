@@ -117,8 +117,9 @@ async def test_who_works_on_it_is_told(mp: Milepost) -> None:
         [owner] = info.owners
         assert [lane.owner for lane in info.lanes] == [owner, owner]
         assert all(lane.since is not None and lane.since.tzinfo for lane in info.lanes)
-        dead = qualified("update {}.workers set beat = beat - interval '1 day'", mp)
-        await mp.log.database.execute(dead, {})
+        for dead in ("workers set beat = beat", "serving set until = until"):
+            statement = qualified(f"update {{}}.{dead} - interval '1 day'", mp)
+            await mp.log.database.execute(statement, {})
         info = await sub.info()
         assert (info.status, info.owners) == ("waiting", ())
     assert [(lane.owner, lane.since) for lane in (await sub.info()).lanes] == [(None, None)] * 2

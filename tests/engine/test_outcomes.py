@@ -90,11 +90,17 @@ def test_a_checkpoint_of_wrong_messages_is_refused(value: Any) -> None:
 
 
 def test_a_context_cannot_be_changed_and_logs_under_the_name() -> None:
-    made = context(attempt=2, position=7)
+    made = context(attempt=2, position=7, stream="order-1")
     with pytest.raises(AttributeError):
         made.attempt = 3  # type: ignore[misc]
     assert made.logger.logger.name == "milepost.subscription.invoices"
-    assert made.logger.extra == {"subscription": "invoices", "position": 7, "attempt": 2}
+    assert made.logger.extra == {
+        "subscription": "invoices",
+        "group": "default",
+        "position": 7,
+        "stream": "order-1",
+        "attempt": 2,
+    }
     assert made.replay is False
 
 

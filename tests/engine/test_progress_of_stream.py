@@ -1,6 +1,7 @@
 """How far a subscription is with one stream: the version handled, the version known, lagging or not."""
 
 import asyncio
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -92,9 +93,11 @@ async def test_what_is_not_for_the_subscription_needs_nobody(mp: Milepost) -> No
 async def test_what_is_older_than_where_it_began_needs_nobody(mp: Milepost) -> None:
     await mp.append("order-1", [new()] * 3)
     [[now]] = await mp.log.database.execute(qualified("select {}.clock()", mp), {})
-    odd(mp, start=now)
+    odd(mp, start=now + timedelta(hours=1))
     await mp.run_until_idle()
     assert await progress(mp) == stands(3, 3)
+    await mp.append("order-1", new())
+    assert await progress(mp) == stands(4, 4)
 
 
 @pytest.mark.parametrize("order", ["stream", None, by_correlation, by_property("customer")])
@@ -246,3 +249,19 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
     monkeypatch.setattr(database, "fetch", counting)
     assert await progress(mp) == stands(30_000, 30_002)
     assert rows <= 10
+
+
+async def test_the_version_up_to_a_position_is_found_by_halves(mp: Milepost) -> None:
+    """Also where retention has removed the first versions."""
+    for n in range(30):
+        await mp.append(f"order-{n % 3}", new())
+    statement = mp.log.statements.get("version_up_to")
+    for kept_from in (1, 5):
+        removed = "delete from {0}.messages where version < %(version)s"
+        await mp.log.database.execute(qualified(removed, mp), {"version": kept_from})
+        places = {message.position: message.version async for message in mp.read("order-1")}
+        for position in range(32):
+            found = await mp.log.database.execute(
+                statement, {"stream": "order-1", "known": 10, "position": position}
+            )
+            assert found[0][0] == max((places[at] for at in places if at <= position), default=0)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from milepost.dispatch import Answer, Ask, Cursor, Exchange, Loaded, Move, Row, State, Tally, Write
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Progress
+from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Progress, Sign
 
 STALL_AFTER = 1000
 
@@ -17,8 +17,9 @@ def definition(name: str = "s", **changes: Any) -> Definition:
 
 async def taken(progress: Progress, lane: int = 0, **changes: Any) -> Held:
     """A lane of a subscription."""
-    [opened] = await progress.declare([definition(**changes)])
-    [held] = await progress.take(opened.id, [lane])
+    sign = Sign("w", 30)
+    [opened] = await progress.declare([definition(**changes)], sign)
+    [held] = await progress.take(opened.id, [lane], worker=sign.worker)
     return held
 
 

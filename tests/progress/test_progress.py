@@ -92,7 +92,9 @@ class TestDeclare:
         assert (pending.lanes, pending.number, pending.pending) == (2, 1, "ready")
         said = await keeper.progress.reorder(opened.id, new, nobody)
         assert said is not None
-        assert "now orders by function 2 in 4" in said
+        assert said == (
+            "order changed from stream to a function, version 2, lanes changed from 2 to 4, from position 7 on"
+        )
         [changed] = await keeper.progress.declare([new])
         assert (changed.lanes, changed.number, changed.orders, changed.pending) == (4, 2, "function 2", None)
         held = await keeper.progress.take(opened.id, range(9), 2)

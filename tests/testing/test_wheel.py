@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 def pip(*words: str) -> None:
     """Runs pip; without an index nothing can be installed."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False, cwd=ROOT)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False, cwd=ROOT)
     if done.returncode and "No matching distribution" in done.stderr:
         absent("a package index")
     assert done.returncode == 0, done.stderr
@@ -31,6 +31,7 @@ def wheel(tmp_path: Path) -> Path:
     return built
 
 
+@pytest.mark.timeout(400)
 def test_an_empty_environment(wheel: Path, project: Project, tmp_path: Path) -> None:
     names = ZipFile(wheel).namelist()
     for path in (ROOT / "src").rglob("*"):

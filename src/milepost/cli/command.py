@@ -24,7 +24,9 @@ from milepost.cli import (
     parked,
     read,
     schema,
+    serve,
     subscriptions,
+    token,
     trace,
     url,
 )
@@ -35,6 +37,7 @@ from milepost.cli.try_ import try_
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 app.command("demo")(demo.demo)
 app.command("run")(run_)
+app.command("serve")(serve.serve)
 app.command("append")(append.append)
 app.command("read")(read.read)
 app.command("trace")(trace.trace)
@@ -45,6 +48,7 @@ for action in (control.pause, control.resume, control.move, control.replay, cont
 app.add_typer(parked.app, name="parked")
 app.command("filter")(filter_)
 app.add_typer(schema.app, name="schema")
+app.add_typer(token.app, name="token")
 app.command("config")(config.config)
 app.command("url")(url.url)
 app.command("doctor")(doctor.doctor)

@@ -62,8 +62,8 @@ async def _with_progress(log: Examined, url: str, progress: str | None) -> list[
     """What is found where progress is kept with the log, or at another address."""
     if progress is None or Kept.of(url, progress) is Kept.WITH_THE_LOG:
         return await examine(log)
-    started = embedded.start(progress) if embedded.is_embedded(progress) else progress
-    conninfo = _conninfo(started)
+    is_embedded = embedded.is_embedded(progress)
+    conninfo = _conninfo(await asyncio.to_thread(embedded.start, progress) if is_embedded else progress)
     try:
         connection = await _connected(conninfo)
     except psycopg.OperationalError as error:
@@ -73,7 +73,8 @@ async def _with_progress(log: Examined, url: str, progress: str | None) -> list[
 
 
 async def _connected(conninfo: str) -> Connection:
-    return await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
+    # Nothing is prepared: a pooler may stand between, and that is one of the questions.
+    return await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
 
 
 def _conninfo(url: str) -> str:

@@ -94,6 +94,7 @@ def _milepost(program: str | None, url: str | None, schema: str | None) -> Milep
     if url is not None or schema is not None:
         raise Refusal("--program has a database of its own: leave --url and --schema out")
     mp = program_of(program)
+    mp._begins = False
     if mp.settings["migrate"].value == "auto":
         mp.settings["migrate"] = Setting("migrate", "check", "milepost trace")
     return mp

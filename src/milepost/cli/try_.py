@@ -102,7 +102,7 @@ async def _run(
     timed: bool,
     telling: Telling | None,
 ) -> tuple[Chosen, Tried]:
-    _leave_schema_alone(mp)
+    _leave_all_as_it_is(mp)
     async with mp:
         trial = Trial(mp._place(), mp._appender, subscription)
         chosen = await trial.choose(positions)
@@ -115,8 +115,9 @@ async def _run(
         return chosen, await trial.run(chosen, timed=timed)
 
 
-def _leave_schema_alone(mp: Milepost) -> None:
-    """Who tries something wants nothing changed, whatever the program does when it runs."""
+def _leave_all_as_it_is(mp: Milepost) -> None:
+    """Who tries something changes neither schema nor subscriptions, whatever the program does when it runs."""
+    mp._begins = False
     if mp.settings["migrate"].value == "auto":
         mp.settings["migrate"] = Setting("migrate", "check", "milepost try")
 

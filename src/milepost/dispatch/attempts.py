@@ -6,10 +6,21 @@ from milepost.dispatch.delivery import Row, State
 from milepost.dispatch.retry import Retry
 
 
-def attempted(row: Row, now: float, *, more: int = 1, reason: str = "", error: str = "") -> Row:
+def attempted(
+    row: Row, now: float, *, more: int = 1, reason: str = "", error: str = "", consumer: str | None = None
+) -> Row:
     """With so many more attempts counted, and why; its state is for the others to say."""
     attempts, total = row.attempts + more, row.total + more
-    return row.changed(attempts=attempts, total=total, since=now, due=None, route=None, reason=reason, error=error)
+    return row.changed(
+        attempts=attempts,
+        total=total,
+        since=now,
+        due=None,
+        route=None,
+        reason=reason,
+        error=error,
+        consumer=consumer or row.consumer,
+    )
 
 
 def failed(row: Row, now: float, policy: Retry, random: Callable[[], float], after: float | None = None) -> Row:

@@ -38,6 +38,8 @@ class State(StrEnum):
     """given up, until a person decides"""
     SKIPPED = "skipped"
     """passed over by a person"""
+    DONE = "done"
+    """settled, and kept for a while"""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +60,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """For an unrouted one: the route that had no room for it, if one matched."""
     reason: str = ""
     error: str = ""
+    consumer: str | None = None
+    """Who had it at the last attempt; None: a handler, or nobody."""
     size: int = 0
     """Of its message, in bytes."""
     revision: int = 1
@@ -135,6 +139,13 @@ class Delivery(msgspec.Struct, Generic[M], eq=False, gc=False):
     entry: Entry[M]
     member: "Member[M] | None" = None
     deadline: float | None = None
+    begun: float | None = None
+    """When its consumer began with it, by the clock of whoever drives the lane; None: it has not looked at it."""
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether it can still be settled."""
+        return self.entry.delivery is self
 
     @property
     def alone(self) -> bool:

@@ -1,6 +1,6 @@
 """A lane: decides which message goes to whom, what is stored of it, and how far the cursor may move."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Generic
 
@@ -177,10 +177,10 @@ class Lane(Generic[M]):
         """
         policy = self._board.settings.retry.policy_for(cause)
         refused: list[Delivery[M]] = []
-        for entry in self._ended(deliveries, refused):
-            row = self._attempted(entry, now, count, reason=reason, error=error)
+        for delivery in self._ended(deliveries, refused):
+            row = self._attempted(delivery.entry, now, count, reason, error, delivery.consumer)
             row = failed(row, now, policy, self._random, after) if count else postponed(row, now, after or 0)
-            self._put_aside(entry, row, now, is_failure=count)
+            self._put_aside(delivery.entry, row, now, is_failure=count)
         return refused
 
     def park(
@@ -188,16 +188,16 @@ class Lane(Generic[M]):
     ) -> list[Delivery[M]]:
         """They are given up until a person decides."""
         refused: list[Delivery[M]] = []
-        for entry in self._ended(deliveries, refused):
-            row = self._attempted(entry, now, True, reason=reason, error=error)
-            self._put_aside(entry, parked(row), now, is_failure=True)
+        for delivery in self._ended(deliveries, refused):
+            row = self._attempted(delivery.entry, now, True, reason, error, delivery.consumer)
+            self._put_aside(delivery.entry, parked(row), now, is_failure=True)
         return refused
 
     def give_back(self, deliveries: Iterable[Delivery[M]]) -> list[Delivery[M]]:
         """They were not tried: they go out again at once, and nothing is counted."""
         refused: list[Delivery[M]] = []
-        for entry in self._ended(deliveries, refused):
-            self._board.put_back(entry)
+        for delivery in self._ended(deliveries, refused):
+            self._board.put_back(delivery.entry)
         return refused
 
     def extend(self, deliveries: Iterable[Delivery[M]], now: float, seconds: float) -> list[Delivery[M]]:
@@ -220,9 +220,13 @@ class Lane(Generic[M]):
             self.leave(delivery.consumer)
         return refused
 
+    def overdue(self, now: float) -> list[Delivery[M]]:
+        """What has timed out, each told once: whoever drives the lane settles, extends or gives it back."""
+        return self._claims.expired(now)
+
     def expire(self, now: float) -> list[Delivery[M]]:
         """Takes back what has timed out, each an attempt; returns it."""
-        expired = self._claims.expired(now)
+        expired = self.overdue(now)
         self.retry(expired, now, reason="timed out")
         return expired
 
@@ -240,11 +244,15 @@ class Lane(Generic[M]):
         """A consumer goes in good order: what it has goes to others, and nothing is counted."""
         self.give_back(list(self._consumers().leave(consumer).deliveries))
 
-    def lose(self, consumer: str, now: float) -> None:
+    def lose(self, consumer: str, now: float, reason: str = "consumer lost") -> None:
         """A consumer has vanished: what it had counts as an attempt."""
         had = list(self._consumers().leave(consumer).deliveries)
         self.give_back([delivery for delivery in had if delivery.entry.place == GUARDED])
-        self.retry([delivery for delivery in had if delivery.entry.place == OPEN], now, reason="consumer lost")
+        self.retry([delivery for delivery in had if delivery.entry.place == OPEN], now, reason=reason)
+
+    def held_by(self, consumer: str) -> Collection[Delivery[M]]:
+        """What a consumer has, in the order in which it was handed out."""
+        return self._consumers().consumers[consumer].deliveries
 
     # Time and store
 
@@ -413,19 +421,28 @@ class Lane(Generic[M]):
                 return taken
         return None
 
-    def _ended(self, deliveries: Iterable[Delivery[M]], refused: list[Delivery[M]]) -> Iterator[Entry[M]]:
-        """Ends claims and gives their entries; those that were no longer in force are refused."""
+    def _ended(self, deliveries: Iterable[Delivery[M]], refused: list[Delivery[M]]) -> Iterator[Delivery[M]]:
+        """Ends claims and gives them; those that were no longer in force are refused."""
         end = self._claims.end
         for delivery in deliveries:
             if end(delivery):
-                yield delivery.entry
+                yield delivery
             else:
                 refused.append(delivery)
 
-    def _attempted(self, entry: Entry[M], now: float, count: bool, reason: str = "", error: str = "") -> Row:
+    def _attempted(
+        self,
+        entry: Entry[M],
+        now: float,
+        count: bool,
+        reason: str = "",
+        error: str = "",
+        consumer: str | None = None,
+    ) -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
         row = entry.row or entry.as_row(State.RETRYING, now)
-        return attempted(row, now, more=int(count) - int(entry.is_counted), reason=reason, error=error)
+        more = int(count) - int(entry.is_counted)
+        return attempted(row, now, more=more, reason=reason, error=error, consumer=consumer)
 
     def _put_aside(self, entry: Entry[M], row: Row, now: float, *, is_failure: bool) -> None:
         self._ledger.settled += 1

@@ -414,10 +414,13 @@ def _dealt_with(row: Row, now: float) -> Row:
 
 def _running(entry: Entry[M], now: float) -> Row:
     """What the row says before the entry starts; what ran when a process vanished is counted beforehand."""
-    if entry.row is None:
-        return entry.as_row(State.RUNNING, now)
+    row = entry.row or entry.as_row(State.RUNNING, now)
     counted = 1 if entry.suspect else 0
-    row = entry.row
     return row.changed(
-        state=State.RUNNING, since=now, due=None, attempts=row.attempts + counted, total=row.total + counted
+        state=State.RUNNING,
+        since=now,
+        due=None,
+        attempts=row.attempts + counted,
+        total=row.total + counted,
+        consumer=entry.delivery.consumer if entry.delivery else None,
     )

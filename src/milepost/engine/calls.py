@@ -9,6 +9,7 @@ from typing import Any
 from milepost.dispatch import Delivery
 from milepost.engine.context import Context
 from milepost.engine.handler import Handler
+from milepost.engine.outcomes import Park
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
 from milepost.engine.threads import Threads
@@ -32,6 +33,13 @@ class HandlerCancelled(Exception):
         super().__init__("something that the handler waited for was cancelled")
 
 
+class Unhandled(Park):
+    """A message was set aside before, and since then its handler was removed: a person has to decide."""
+
+    def __init__(self, type: str) -> None:
+        super().__init__(f"no handler takes messages of type {type!r} any more")
+
+
 class Abandoned(asyncio.CancelledError):
     """The process ends while a call runs whose time was up."""
 
@@ -52,8 +60,9 @@ class Calls:
         """Hands one message to its handler; raises what the handler raises."""
         message = delivery.message
         handler = self.handler_of(message.type)
-        if handler is not None:
-            await self._call(handler, message, self._context(message, delivery.attempt), slot, transaction)
+        if handler is None:
+            raise Unhandled(message.type)
+        await self._call(handler, message, self._context(message, delivery.attempt), slot, transaction)
 
     async def several(
         self, deliveries: Sequence[AnyDelivery], slot: Slot, transaction: Transaction | None = None
@@ -61,9 +70,10 @@ class Calls:
         """Hands messages of one type of handler to it as a batch."""
         messages = [delivery.message for delivery in deliveries]
         handler = self.handler_of(messages[0].type)
-        if handler is not None:
-            context = self._context(messages[0], max(delivery.attempt for delivery in deliveries))
-            await self._call(handler, messages, context, slot, transaction)
+        if handler is None:
+            raise Unhandled(messages[0].type)
+        context = self._context(messages[0], max(delivery.attempt for delivery in deliveries))
+        await self._call(handler, messages, context, slot, transaction)
 
     def arguments(self, handler: Handler, delivery: AnyDelivery) -> tuple[Any, ...]:
         """What a handler of one message is called with."""

@@ -15,9 +15,9 @@ from milepost.log.message import Appended, Message
 from milepost.log.reader import Query
 
 SHORTEST = 0.02
-"""Seconds until the second look; each further one waits twice as long."""
-LONGEST = 0.2
-"""Seconds between two looks at the most: about as often as workers write what they have handled."""
+"""Seconds until the second look; each further one waits half as long again."""
+LONGEST = 0.1
+"""Seconds between two looks at the most: workers write what they have handled twice as seldom."""
 
 Written: TypeAlias = Appended | Mapping[str, Appended] | int
 """What an append came to, or that of an append to several streams, or the position of one message."""
@@ -47,7 +47,7 @@ class CaughtUp:
             if left == 0:
                 raise await self._too_late(messages, missing)
             await asyncio.sleep(min(pause, left))
-            pause = min(LONGEST, 2 * pause)
+            pause = min(LONGEST, 1.5 * pause)
             if missing:
                 messages, missing = await self._messages(written)
 
@@ -73,7 +73,7 @@ class CaughtUp:
     async def _unhandled(self, messages: Sequence[Message[Any]], left: float) -> list[Message[Any]]:
         """Those that are not handled yet; raises if waiting is of no use."""
         stored = await self._tracer.subscription(self._group, self._name)
-        found = [each for each in await self._tracer.whereabouts(messages, [stored]) if not _is_settled(each)]
+        found = [each for each in await self._tracer.glance(messages, stored) if not _is_settled(each)]
         for each in found:
             if error := _refusal(each, left):
                 [traced] = await self._tracer.told([each])
@@ -91,7 +91,7 @@ class CaughtUp:
                 "not reached",
             )
         stored = await self._tracer.subscription(self._group, self._name)
-        [traced] = await self._tracer.told(await self._tracer.whereabouts(messages[:1], [stored]))
+        [traced] = await self._tracer.told(await self._tracer.glance(messages[:1], stored))
         return NotHandledYet(self._said(traced, len(messages) - 1), traced.state)
 
     def _said(self, traced: Traced, more: int = 0) -> str:

@@ -104,7 +104,7 @@ class Control:
         rows: dict[int, list[int]] = {}
         for position, lane, _ in await self._control.rows_between(standing.id, start, end):
             rows.setdefault(lane, []).append(position)
-        return replayed(standing.lanes, rows, start, end)
+        return replayed(standing.lanes, rows, await self._control.leaps(standing.id), start, end)
 
     async def _put(self, standing: Standing, barrier: str, placing: Placing, since: datetime | None) -> int:
         removed = await self._control.place(
@@ -119,11 +119,11 @@ class Control:
         for _, _, state in await self._control.rows_between(self._standing.id, placing.above, placing.up_to):
             rows[state] = rows.get(state, 0) + 1
         reached = max(lane.cursor.position for lane in self._standing.lanes)
-        leaps = [lane.leap for lane in placing.lanes if lane.leap is not None]
+        lowest = min((low for lane in placing.lanes for low, _ in lane.leaps), default=position + 1)
         return Plan(
             position=position,
             again=await self._count(position, min(reached, placing.up_to or reached)),
-            passed_over=await self._count(min((low for low, _ in leaps), default=position + 1) - 1, position),
+            passed_over=await self._count(lowest - 1, position),
             rows=rows,
         )
 

@@ -205,3 +205,6 @@ _CHECKS: dict[str, Check[Any]] = {
     "keep_done": optional(seconds(more=True)),
     "renamed_from": optional(_name),
 }
+
+OPTIONS: Final = tuple(_CHECKS)
+"""The names of all options."""

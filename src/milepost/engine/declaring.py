@@ -1,13 +1,19 @@
 """Declares the subscriptions of a program, and brings what it declares in force."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from time import monotonic
+
+import msgspec
 
 from milepost.engine.order import Order, placed
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
-from milepost.progress.protocol import Definition, Opened, RowPlace
+from milepost.progress.protocol import Definition, Opened, RowPlace, Sign
+
+RENEW = 3.0
+"""Seconds after which a barrier is set again."""
 
 
 class Declaring:
@@ -34,35 +40,28 @@ class Declaring:
         if new:
             await self._progress.declare([await self._definition(each) for each in new])
 
-    async def all(self, subscriptions: Sequence[Subscription]) -> list[Opened]:
+    async def all(self, subscriptions: Sequence[Subscription], sign: Sign) -> list[Opened]:
         """All at once, when a program begins."""
         definitions = [await self._definition(subscription) for subscription in subscriptions]
-        opened = await self._progress.declare(definitions)
-        for subscription, one in zip(subscriptions, opened, strict=True):
-            if one.changed:
-                subscription.journal.info("%s", one.changed)
-            if one.status == "paused":
-                subscription.journal.warning("it is paused")
-        return opened
+        return await self._progress.declare(definitions, sign)
 
-    async def again(self, subscription: Subscription, opened: Opened) -> Opened:
+    async def again(self, subscription: Subscription, sign: Sign) -> Opened:
         """One that is not in force as it is declared; it may be then."""
-        definition = await self._definition(subscription, helps=opened.pending == "help")
-        [found] = await self._progress.declare([definition])
+        declaration, definition = subscription.declaration, await self._definition(subscription)
+        [found] = await self._progress.declare([definition], sign)
         if found.pending != "ready":
             return found
-        said = await self._progress.reorder(
-            found.id,
-            definition,
-            RowPlaces(subscription.declaration.ordered_by, subscription.declaration.lanes, self._rows),
+        places = _Held(
+            RowPlaces(declaration.ordered_by, declaration.lanes, self._rows),
+            lambda: self._progress.declare([definition], sign),
         )
+        said = await self._progress.reorder(found.id, definition, places, sign)
         if said is None:
             return found
-        subscription.journal.info("%s", said)
-        [found] = await self._progress.declare([definition])
-        return found
+        [found] = await self._progress.declare([definition], sign)
+        return msgspec.structs.replace(found, changed=said)
 
-    async def _definition(self, subscription: Subscription, *, helps: bool = False) -> Definition:
+    async def _definition(self, subscription: Subscription) -> Definition:
         declaration = subscription.declaration
         start, since = await start_of(declaration.start, self._log)
         return Definition(
@@ -75,7 +74,6 @@ class Declaring:
             since=since,
             renamed_from=declaration.renamed_from,
             exactly_once=subscription.takes_transaction,
-            helps=helps,
         )
 
 
@@ -96,3 +94,18 @@ class RowPlaces:
         }
         # What is no longer in the log cannot run, wherever it is.
         return [places.get(position, (position, 0, None)) for position in positions]
+
+
+class _Held:
+    """Keeps a barrier up while the places of rows are found, however many there are."""
+
+    def __init__(self, places: RowPlaces, renew: Callable[[], Awaitable[object]]) -> None:
+        self._places = places
+        self._renew = renew
+        self._renewed_at = monotonic()
+
+    async def __call__(self, positions: Sequence[int]) -> list[RowPlace]:
+        if monotonic() > self._renewed_at + RENEW:
+            self._renewed_at = monotonic()
+            await self._renew()
+        return await self._places(positions)

@@ -44,6 +44,14 @@ class Figures(msgspec.Struct, tag=True):
     times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     """How many attempts took up to each of `BOUNDS`, and more than the last. A batch's time is shared evenly."""
 
+    def took(self, seconds: float, together: int) -> None:
+        """An attempt took its share of these seconds."""
+        if together > 1:
+            seconds /= together
+        self.seconds += seconds
+        # Called for every message: most take less than the first bound.
+        self.times[0 if seconds <= BOUNDS[0] else bisect_left(BOUNDS, seconds)] += 1
+
     def add(self, other: "Figures") -> None:
         """Counts what another process counted as well."""
         for name in ("handled", "failed", "retried", "parked", "skipped", "lost", "lanes", "seconds"):
@@ -73,21 +81,16 @@ class Counting:
         return list(self._by_name.values())
 
     def _handled(self, event: Handled) -> None:
-        # The one that is called for every message.
         figures = self._by_name[event.subscription]
         figures.handled += 1
-        took = event.seconds / event.together
-        figures.seconds += took
-        figures.times[bisect_left(BOUNDS, took)] += 1
+        figures.took(event.seconds, event.together)
 
     def _settled(self, event: AttemptFailed | RetryScheduled | Parked | Skipped) -> None:
         figures = self._by_name[event.subscription]
         match event:
             case AttemptFailed():
-                took = event.seconds / event.together
                 figures.failed += 1
-                figures.seconds += took
-                figures.times[bisect_left(BOUNDS, took)] += 1
+                figures.took(event.seconds, event.together)
             case RetryScheduled():
                 figures.retried += 1
             case Parked():

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -59,6 +59,12 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...]
     """The workers that have its lanes."""
     lanes: tuple[LaneInfo, ...]
+    settings: dict[str, Any] | None
+    """All options of one that was created for consumers, by their names; None: a program declares it."""
+    consumers: int
+    """How many consumers it has, in all processes, as they told within the last seconds."""
+    standby: tuple[str, ...]
+    """Processes with consumers that stand by, since another owns it: they take over when that leaves."""
 
 
 class Overview:
@@ -118,6 +124,9 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
             LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)
             for lane in standing.lanes
         ),
+        settings=standing.settings,
+        consumers=standing.consumers,
+        standby=standing.standby,
     )
 
 

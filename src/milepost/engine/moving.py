@@ -7,7 +7,7 @@ import msgspec
 from milepost.dispatch import Cursor
 from milepost.progress.control import LanePlace
 from milepost.progress.standing import LaneStanding
-from milepost.ranges import Ranges
+from milepost.ranges import NOTHING, Ranges
 
 RowsOfLanes = Mapping[int, Sequence[int]]
 """For each lane that has some, the positions of its rows, in order."""
@@ -31,43 +31,52 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True):
 
 def moved(lanes: Sequence[LaneStanding], to: Cursor) -> Placing:
     """All lanes to one place. Rows below it stay."""
-    return Placing(
-        lanes=tuple(
-            LanePlace(
-                lane=lane.number,
-                position=to.position,
-                ahead=Ranges(to.ahead),
-                leap=(lane.cursor.position + 1, to.position) if lane.cursor.position < to.position else None,
-            )
-            for lane in lanes
-        ),
-        above=to.position,
-        up_to=None,
-    )
+    passed = _passed(to)
+    places = [
+        LanePlace(
+            lane=lane.number,
+            position=to.position,
+            ahead=Ranges(to.ahead),
+            leaps=passed.minus(_passed(lane.cursor)),
+        )
+        for lane in lanes
+    ]
+    return Placing(lanes=tuple(places), above=to.position, up_to=None)
 
 
-def replayed(lanes: Sequence[LaneStanding], rows: RowsOfLanes, start: int, end: int | None) -> Placing:
+def replayed(
+    lanes: Sequence[LaneStanding],
+    rows: RowsOfLanes,
+    leaps: Mapping[int, Ranges],
+    start: int,
+    end: int | None,
+) -> Placing:
     """Back to `start`: what was handled up to `end`, or ever, comes again; what was beyond stays done.
 
-    `rows` are those above `start`: their messages come too, but they had not been handled.
+    `rows` are those above `start`, and `leaps` what each lane passed over: such messages come too, but they had
+    not been handled.
     """
-    last = end if end is not None else max((_done(lane).last for lane in lanes), default=0)
-    places = [_replayed(lane, rows.get(lane.number, ()), start, last) for lane in lanes]
+    last = end if end is not None else max((_passed(lane.cursor).last for lane in lanes), default=0)
+    places = []
+    for lane in lanes:
+        place = _replayed(lane, start, last)
+        handled = place.replay.without(rows.get(lane.number, ())).minus(leaps.get(lane.number, NOTHING))
+        places.append(msgspec.structs.replace(place, replay=handled))
     return Placing(lanes=tuple(places), above=start, up_to=last)
 
 
-def _replayed(lane: LaneStanding, rows: Sequence[int], start: int, end: int) -> LanePlace:
-    done, position = _done(lane), min(start, lane.cursor.position)
+def _replayed(lane: LaneStanding, start: int, end: int) -> LanePlace:
+    done, position = _passed(lane.cursor), min(start, lane.cursor.position)
     again = done.beyond(start).up_to(end)
     return LanePlace(
         lane=lane.number,
         position=position,
         ahead=done.beyond(position).up_to(start).joined(done.beyond(end)),
-        replay=lane.replay.joined(again).beyond(position).without(rows),
+        replay=lane.replay.joined(again).beyond(position),
     )
 
 
-def _done(lane: LaneStanding) -> Ranges:
-    """What a lane has passed."""
-    passed = Ranges([(1, lane.cursor.position)] if lane.cursor.position > 0 else [])
-    return passed.joined(Ranges(lane.cursor.ahead))
+def _passed(cursor: Cursor) -> Ranges:
+    """What is behind a cursor, or done ahead of it."""
+    behind = Ranges([(1, cursor.position)] if cursor.position > 0 else [])
+    return behind.joined(Ranges(cursor.ahead))

@@ -58,6 +58,11 @@ class Reading:
         self._pages = pages
         self._changed.set()
 
+    def resize(self, window: int) -> None:
+        """How many messages of a lane may be open or read ahead from now on."""
+        self._window = window
+        self._changed.set()
+
     def stops_at(self, position: int | None) -> None:
         """Nothing is read beyond this position, for now."""
         self._end = position

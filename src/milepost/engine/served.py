@@ -2,12 +2,14 @@
 
 import asyncio
 
+import msgspec
+
 from milepost.engine.builder import Builder
 from milepost.engine.declaring import Declaring
 from milepost.engine.runner import Runner
 from milepost.engine.subscription import Subscription
 from milepost.log.database import end
-from milepost.progress.protocol import Opened
+from milepost.progress.protocol import Opened, Sign
 
 PATIENCE = 5.0
 """Seconds between two looks at whether a newer program has ended."""
@@ -26,17 +28,21 @@ class Served:
         opened: Opened,
         builder: Builder,
         declaring: Declaring,
+        sign: Sign,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self.subscription = subscription
         self.opened = opened
+        self._sign = sign
+        self._said: str | None = None
         self._declared_at = 0.0
         self._builder = builder
         self._declaring = declaring
         self._group = tasks
         self._build()
-        if self.runner.telling is not None:
-            self.runner.telling.opened(opened)
+        self._say(opened)
+        if opened.status == "paused":
+            subscription.journal.warning("it is paused")
 
     @property
     def name(self) -> str:
@@ -45,19 +51,9 @@ class Served:
     @property
     def wanted(self) -> int | None:
         """How many lanes are to be shared out among the workers that can run it; None: this one cannot now."""
-        if self.is_outdated or self.opened.pending in ("wait", "ready") or self._is_misfit:
+        if self._is_misfit or not self.opened.may_run:
             return None
         return 0 if self.opened.rests else self.opened.lanes
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether a newer program runs it."""
-        return self.opened.newest > self.opened.number
-
-    @property
-    def is_in_force(self) -> bool:
-        """Whether it runs as this program declares it."""
-        return not self.is_outdated and self.opened.pending is None
 
     @property
     def _is_misfit(self) -> bool:
@@ -66,18 +62,19 @@ class Served:
 
     async def learn(self, opened: Opened) -> None:
         """It is stored like this now; whatever keeps it from running as declared is looked at."""
-        await self._adapt(opened)
-        if not self.is_in_force:
+        known = self.opened
+        await self._adapt(msgspec.structs.replace(opened, pending=known.pending, changed=known.changed))
+        if not self.opened.is_in_force:
             await self._declare_again()
 
     async def _declare_again(self) -> None:
         """Others run it, or it has to change its order first: it may be this worker's turn now."""
         now = asyncio.get_running_loop().time()
-        if now < self._declared_at + (PATIENCE if self.opened.pending is None else SOON):
+        if now < self._declared_at + (PATIENCE if self.opened.pending in (None, "refused") else SOON):
             return
         self._declared_at = now
-        await self._adapt(await self._declaring.again(self.subscription, self.opened))
-        if self.is_in_force:
+        await self._adapt(await self._declaring.again(self.subscription, self._sign))
+        if self.opened.is_in_force and not self.opened.changed:
             self.subscription.journal.info("goes on")
 
     async def _adapt(self, opened: Opened) -> None:
@@ -86,14 +83,34 @@ class Served:
             self.subscription.journal.info("it is %s", opened.status)
             if self.runner.telling is not None:
                 self.runner.telling.status(opened.status)
-        if opened.newest > opened.number and before.newest <= before.number:
-            self.subscription.journal.warning("waits for a program with a newer definition to end")
+        if opened.barrier and opened.barrier != before.barrier and opened.is_in_force:
+            self.subscription.journal.info("stands still: %s", opened.barrier)
+        self._say(opened)
         if self._is_misfit and not self.runner.lanes:
             await self._rebuild()
         self.runner.concurrency = self._builder.concurrency_of(self.subscription, opened)
-        self.runner.stops_at(opened.barrier_at)
+        # Nothing more is read of lanes that are to be let go: they would leave where they were brought to.
+        self.runner.stops_at(opened.barrier_at if self.wanted else 0)
         if opened.acted != before.acted:
             self.runner.poke()
+
+    def _say(self, opened: Opened) -> None:
+        """Tells what changed, or what keeps it from changing, once."""
+        is_news, self._said = opened.changed != self._said, opened.changed
+        if is_news and opened.changed:
+            self._log(opened, opened.changed)
+        telling = self.runner.telling
+        if telling is not None and (opened.created or (is_news and opened.is_in_force)):
+            telling.opened(opened)
+
+    def _log(self, opened: Opened, words: str) -> None:
+        journal = self.subscription.journal
+        if opened.pending == "refused":
+            journal.error("%s", words)
+        elif opened.is_outdated:
+            journal.warning("%s", words)
+        else:
+            journal.info("%s", words)
 
     def _build(self) -> None:
         self.runner: Runner = self._builder.build(self.subscription, self.opened)

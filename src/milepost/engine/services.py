@@ -12,7 +12,7 @@ from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.schema import Migrate
 from milepost.log.statements import Statements
-from milepost.log.wakeups import Wakeups
+from milepost.log.wakeups import ACT, Wakeups
 from milepost.progress.following import DistantProgress, Following
 from milepost.progress.leases import PostgresLeases
 from milepost.progress.memory_leases import MemoryLeases
@@ -52,7 +52,7 @@ class Services:
     @asynccontextmanager
     async def told(self, callback: Callable[[], None]) -> AsyncIterator[None]:
         """Within this block the callback is called whenever a person has done something to a subscription."""
-        with self.wakeups.on_act(callback):
+        with self.wakeups.on(ACT, callback):
             if self.kept is not Kept.IN_ANOTHER_DATABASE:
                 # The log's own listen while it is followed.
                 yield

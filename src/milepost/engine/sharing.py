@@ -22,7 +22,7 @@ from milepost.engine.rows import Rows
 from milepost.engine.telling import Telling
 from milepost.errors import Unavailable
 from milepost.log.message import Message
-from milepost.progress.protocol import Held, Opened, Outdated, Progress, RolledBack, Stale
+from milepost.progress.protocol import Held, Opened, Outdated, Progress, RolledBack, Serving, Sign, Stale
 from milepost.progress.refusals import stale
 
 logger = logging.getLogger("milepost.engine")
@@ -110,6 +110,8 @@ class Sharing(Generic[S]):
         """What it serves, by the numbers of the subscriptions."""
         self.shared = asyncio.Event()
         """Set when lanes were shared for the first time."""
+        self.elsewhere: frozenset[int] = frozenset()
+        """Of which subscriptions this process wants lanes, has none and gets none: others have them."""
         self._place = place
         self._progress: Progress = place.services.progress
         self._rows = Rows(place.log.database, place.reader)
@@ -120,6 +122,9 @@ class Sharing(Generic[S]):
         self._rebalance = asyncio.Event()
         self._epochs: set[int] = set()
         self._giving: set[asyncio.Task[None]] = set()
+        self._loose: set[tuple[int, int]] = set()
+        """Lost lanes, of which something still runs: their subscriptions and numbers."""
+        self._sign: Sign
         self._stopping = False
         self._hurries = False
         """Whether lanes could not be taken that soon can be."""
@@ -131,6 +136,7 @@ class Sharing(Generic[S]):
     ) -> AsyncIterator[asyncio.TaskGroup]:
         """Lives among the others from the beginning of the block to its end."""
         services = self._place.services
+        self._sign = Sign(self.id, lease)
         self._heart = Heart(
             services.leases,
             self.id,
@@ -181,8 +187,8 @@ class Sharing(Generic[S]):
         """Seconds until something is looked at again."""
         if self._hurries:
             return SHORTEST
-        pending = any(served.opened.pending is not None for served in self.served.values())
-        return SOON if pending else BALANCE
+        soon = any(served.opened.pending in ("wait", "help", "ready") for served in self.served.values())
+        return SOON if soon else BALANCE
 
     async def _balance(self) -> None:
         self._hurries = False
@@ -191,6 +197,9 @@ class Sharing(Generic[S]):
         held = {id_: list(served.runner.lanes) for id_, served in self.served.items()}
         shares = await self._heart.balance(
             {id_: lanes for id_, lanes in wanted.items() if lanes is not None}, held
+        )
+        self.elsewhere = frozenset(
+            id_ for id_, share in shares.items() if wanted.get(id_) and not held.get(id_) and not share.take
         )
         for subscription_id, share in shares.items():
             if subscription_id not in self.served:
@@ -207,15 +216,24 @@ class Sharing(Generic[S]):
 
     async def _look(self) -> None:
         """What people have done, and what other programs declare."""
-        numbers = {id_: served.opened.number for id_, served in self.served.items()}
-        stored = await self._progress.look(numbers)
+        stored = await self._progress.look(self._sign, [self._serving(served) for served in self.served.values()])
         for id_, served in list(self.served.items()):
             opened = stored.get(id_)
             if opened is None:
                 await self._forget(id_)
                 continue
-            await served.learn(msgspec.structs.replace(opened, pending=served.opened.pending))
+            await served.learn(opened)
         self._changed()
+
+    def _serving(self, served: S) -> Serving:
+        opened = served.opened
+        loose = {lane for of, lane in self._loose if of == opened.id}
+        return Serving(
+            id=opened.id,
+            number=opened.number,
+            runs=opened.may_run,
+            lanes=sorted(loose.union(served.runner.lanes)),
+        )
 
     async def _forget(self, subscription_id: int) -> None:
         """It was deleted."""
@@ -228,7 +246,7 @@ class Sharing(Generic[S]):
         served = self.served[subscription_id]
         opened = served.opened
         try:
-            taken = await self._progress.take(subscription_id, lanes, opened.number, opened.acted)
+            taken = await self._progress.take(subscription_id, lanes, opened.number, opened.acted, worker=self.id)
         except Outdated as error:
             await served.learn(msgspec.structs.replace(opened, newest=error.number))
             taken = []
@@ -277,6 +295,7 @@ class Sharing(Generic[S]):
             return
         if subscription_id in self.served:
             self.served[subscription_id].runner.lose(owned, error)
+        self._loose.add((subscription_id, owned.number))
         task = asyncio.create_task(self._let_go(subscription_id, owned))
         self._giving.add(task)
         task.add_done_callback(self._giving.discard)
@@ -284,6 +303,7 @@ class Sharing(Generic[S]):
     async def _let_go(self, subscription_id: int, owned: Owned) -> None:
         """A lost lane may be had again when nothing of it runs here any more."""
         await owned.at_rest()
+        self._loose.discard((subscription_id, owned.number))
         with suppress(Unavailable):
             await self._heart.release(subscription_id, [owned.number])
         self._rebalance.set()
@@ -300,6 +320,7 @@ class Sharing(Generic[S]):
         await self._given(running)
         with suppress(Unavailable):
             await self._reporting.end(self._reported())
+            await self._progress.leave(self.id)
 
     async def _end_sharing(self) -> None:
         """One lane that is being taken just now still comes."""

@@ -227,4 +227,5 @@ async def _watch(slot: Slot) -> None:
     while True:
         await asyncio.sleep(LOOK)
         if slot.deadline is not None and monotonic() >= slot.deadline and slot.task is not None:
-            pass
+            slot.deadline, slot.timed_out = None, True
+            slot.task.cancel()

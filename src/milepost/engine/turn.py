@@ -5,7 +5,7 @@ from contextvars import copy_context
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from milepost.engine.calls import AnyDelivery, Calls, HandlerCancelled, TimedOut
+from milepost.engine.calls import AnyDelivery, Calls, HandlerCancelled, TimedOut, Unhandled
 from milepost.engine.chunk import Chunk, Item
 from milepost.engine.handler import Handler
 from milepost.engine.owned import Owned
@@ -54,7 +54,7 @@ class Turn:
                     continue
                 handler = calls.handler_of(delivery.message.type)
                 if handler is None:
-                    settling.done(owned, delivery)
+                    settling.failed(owned, [delivery], Unhandled(delivery.message.type))
                     continue
                 if not handler.is_async:
                     await self._in_thread(handler, owned, delivery, slot)

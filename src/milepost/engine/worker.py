@@ -18,10 +18,11 @@ from milepost.engine.slots import Slots
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
 from milepost.engine.threads import Threads
+from milepost.errors import MilepostError
 from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.reader import Query
-from milepost.progress.protocol import Opened
+from milepost.progress.protocol import Opened, Sign
 
 
 class Worker:
@@ -53,6 +54,8 @@ class Worker:
         self._slots = Slots(concurrency, grace)
         self._threads = Threads(concurrency)
         self._sharing: Sharing[Served] = Sharing(place, grace=grace, changed=self._serve_slots)
+        lease = min(subscription.declaration.lease for subscription in subscriptions)
+        self._sign = Sign(self._sharing.id, lease)
         self._running: list[Runner] = []
         self.changed = asyncio.Event()
         """Set when something may have ended."""
@@ -73,7 +76,7 @@ class Worker:
         async with self._connections() as transactions:
             await self._services.begin()
             self._sharing.clock.set(await self._services.progress.now())
-            opened = await self._declaring.all(self._subscriptions)
+            opened = await self._declaring.all(self._subscriptions, self._sign)
             async with self._working(opened, transactions):
                 yield
 
@@ -92,9 +95,9 @@ class Worker:
 
     @asynccontextmanager
     async def _working(self, opened: Sequence[Opened], transactions: Database | None) -> AsyncIterator[None]:
-        lease = min(subscription.declaration.lease for subscription in self._subscriptions)
+        sharing = self._sharing.running(self._sign.lease, is_blocked=self._slots.is_blocked, exits=self._exits)
         try:
-            async with self._sharing.running(lease, is_blocked=self._slots.is_blocked, exits=self._exits) as group:
+            async with sharing as group:
                 self._serve(opened, transactions, group)
                 handling = group.create_task(self._slots.run())
                 for telling in self._tellings():
@@ -130,7 +133,7 @@ class Worker:
         )
         # Nothing is shared before all are there: this does not wait for anything.
         for subscription, one in zip(self._subscriptions, opened, strict=True):
-            self._sharing.served[one.id] = Served(subscription, one, builder, self._declaring, group)
+            self._sharing.served[one.id] = Served(subscription, one, builder, self._declaring, self._sign, group)
         self._serve_slots()
 
     def _serve_slots(self) -> None:
@@ -169,6 +172,8 @@ class Worker:
         return idle
 
     async def _is_idle_one(self, served: Served, head: int) -> bool:
+        if served.opened.pending == "refused":
+            raise MilepostError(f"{served.name}: {served.opened.changed}")
         if served.opened.status == "paused":
             return not served.runner.lanes
         if served.opened.pending is not None or served.opened.barrier is not None:

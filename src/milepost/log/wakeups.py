@@ -23,7 +23,7 @@ from milepost.log.statements import Statements
 logger = logging.getLogger("milepost.log.wakeups")
 
 ACT = "act"
-"""What a notification says that is not about an append."""
+"""What a notification says when a person has done something to a subscription; that of an append says nothing."""
 MARK = timedelta(seconds=15)
 """How far ahead a mark is set; one serves all sleepers until it no longer covers a sleep."""
 PROBE_TIMEOUT = 2.0
@@ -45,7 +45,7 @@ class Wakeups:
         self._probed = asyncio.Event()
         self.asleep = False
         """Whether a reader waits for a wake-up now."""
-        self._listeners: set[Callable[[], None]] = set()
+        self._listeners: dict[str, set[Callable[[], None]]] = {}
         self.listening = False
         """Whether a notification would arrive. Behind a pooler in transaction mode it does not."""
 
@@ -66,13 +66,15 @@ class Wakeups:
         self._woken.clear()
 
     @contextmanager
-    def on_act(self, callback: Callable[[], None]) -> Iterator[None]:
-        """Within this block the callback is called whenever a person has done something to a subscription."""
-        self._listeners.add(callback)
+    def on(self, word: str, callback: Callable[[], None]) -> Iterator[None]:
+        """Within this block the callback is called whenever a notification says this word: `ACT`, for instance."""
+        self._listeners.setdefault(word, set()).add(callback)
         try:
             yield
         finally:
-            self._listeners.discard(callback)
+            self._listeners[word].discard(callback)
+            if not self._listeners[word]:
+                del self._listeners[word]
 
     async def mark(self) -> None:
         """Makes sure that appends from now on find a mark."""
@@ -127,8 +129,7 @@ class Wakeups:
             await asyncio.sleep(PROBE_AGAIN_AFTER)
             return
         async for notification in connection.notifies():
-            if notification.payload == ACT:
-                for callback in self._listeners:
-                    callback()
-            else:
+            if not notification.payload:
                 self._woken.set()
+            for callback in tuple(self._listeners.get(notification.payload, ())):
+                callback()

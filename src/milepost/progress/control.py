@@ -21,8 +21,8 @@ class LanePlace(msgspec.Struct, frozen=True, kw_only=True):
     ahead: Ranges = NOTHING
     replay: Ranges = NOTHING
     """What had been handled before and comes again."""
-    leap: tuple[int, int] | None = None
-    """The first and the last position of what is passed over."""
+    leaps: Ranges = NOTHING
+    """What is passed over."""
 
 
 class PostgresControl:
@@ -93,6 +93,15 @@ class PostgresControl:
         rows = await self._database.execute(self._statements.get("rows_between"), parameters)
         return [(row[0], row[1], row[2]) for row in rows]
 
+    async def leaps(self, subscription: int) -> dict[int, Ranges]:
+        """What was passed over, by lane."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for lane, low, high in await self._database.execute(
+            self._statements.get("leaps"), {"subscription": subscription}
+        ):
+            found.setdefault(lane, []).append((low, high))
+        return {lane: Ranges(ranges) for lane, ranges in found.items()}
+
     async def since(self, subscription: int) -> datetime | None:
         """The time before which messages are passed over, if there is one."""
         rows = await self._database.execute(self._statements.get("since"), {"subscription": subscription})
@@ -104,7 +113,11 @@ def _as_json(lane: LanePlace) -> dict[str, object]:
     return {
         "lane": lane.lane,
         "position": lane.position,
-        "ahead": [end for pair in lane.ahead for end in pair],
-        "replay": [end for pair in lane.replay for end in pair],
-        "leap": lane.leap or (),
+        "ahead": _flat(lane.ahead),
+        "replay": _flat(lane.replay),
+        "leaps": [{"low": low, "high": high} for low, high in lane.leaps],
     }
+
+
+def _flat(ranges: Ranges) -> list[int]:
+    return [end for pair in ranges for end in pair]

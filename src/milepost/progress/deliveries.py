@@ -27,6 +27,7 @@ _REFUSALS = {
     State.WAITING: "it waits behind another of its key: decide about that one",
     State.UNROUTED: "no consumer takes it: it goes out as soon as one does",
     State.SKIPPED: "it was skipped before",
+    State.DONE: "it is done",
 }
 
 
@@ -51,6 +52,8 @@ class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last attempt failed, in one line."""
     error: str
     """The error of the last attempt with its traceback; at most 8 KiB of it are kept."""
+    consumer: str | None
+    """Who had it at the last attempt: the machine, the process and a name of its own; None: no consumer."""
     waiting_behind: int | None
     """If it is `waiting`: the position of the message that its key waits for. Else how many wait behind it."""
 
@@ -136,7 +139,7 @@ class PostgresDeliveries:
                 deadlocked = isinstance(error.__cause__, psycopg.errors.DeadlockDetected)
                 if not deadlocked or attempt == ATTEMPTS:
                     raise
-        refused = {position: _REFUSALS[state and State(state)] for position, state, moved, _ in rows if not moved}
+        refused = {position: _REFUSALS[state and State(state)] for position, state, moved in rows if not moved}
         return Decided(moved=len(rows) - len(refused), refused=refused)
 
     async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:

@@ -12,7 +12,7 @@ from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PostgresProgress
-from milepost.progress.protocol import Definition, Exchanged, Held, Opened, Stale
+from milepost.progress.protocol import Definition, Exchanged, Held, Opened, Sign, Stale
 
 PAUSE = 1.0
 """Seconds until the log is looked at again while it is not available."""
@@ -126,10 +126,10 @@ class DistantProgress(PostgresProgress):
         super().__init__(database, schema)
         self._following = following
 
-    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
+    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there."""
         await self._following.cover(max((_reach(definition.start) for definition in definitions), default=0))
-        return await super().declare(definitions)
+        return await super().declare(definitions, sign)
 
     async def exchange(
         self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None

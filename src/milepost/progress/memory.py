@@ -1,7 +1,7 @@
 """Progress in memory: for tests and throw-away uses. Nothing of it outlives the process."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -21,6 +21,8 @@ from milepost.dispatch import (
     Write,
 )
 from milepost.dispatch.breaker import judged
+from milepost.progress import changes
+from milepost.progress.changes import Defined
 from milepost.progress.findings import Found
 from milepost.progress.protocol import (
     Bare,
@@ -31,6 +33,8 @@ from milepost.progress.protocol import (
     Outdated,
     Places,
     RolledBack,
+    Serving,
+    Sign,
     Stale,
 )
 from milepost.progress.refusals import stale
@@ -91,7 +95,7 @@ class MemoryProgress:
 
     # Subscriptions
 
-    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
+    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there."""
         return [self._declare(definition) for definition in definitions]
 
@@ -122,32 +126,52 @@ class MemoryProgress:
         """The names of the subscriptions of a group."""
         return {one.name for one in self._subscriptions.values() if one.group == group}
 
-    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+    async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now."""
         return {
-            id_: _opened(self._subscriptions[id_], number=number)
-            for id_, number in subscriptions.items()
-            if id_ in self._subscriptions
+            one.id: _opened(self._subscriptions[one.id], number=one.number)
+            for one in serving
+            if one.id in self._subscriptions
         }
 
-    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+    async def leave(self, worker: str) -> None:
+        """Nobody asks who lives."""
+
+    async def reorder(
+        self, subscription: int, definition: Definition, places: Places, sign: Sign | None = None
+    ) -> str | None:
         """Puts another order, or other lanes, in force: all begin at the lowest position."""
         found = self._subscriptions[subscription]
         if not _reorders(found, definition):
             return None
+        before = _defined(found)
         position = min(lane.cursor.position for lane in found.lanes)
+        highest = max(lane.cursor.position for lane in found.lanes)
         rows = {at: row for lane in found.lanes for at, row in lane.rows.items() if at <= position}
         released = all(lane.epoch is None or lane.released for lane in found.lanes)
         revision = max(lane.revision for lane in found.lanes) + 1
         self._epochs += 1
         found.lanes = [_Lane(Cursor(position), revision, self._epochs, released) for _ in range(definition.lanes)]
         for at, lane, key in await places(sorted(rows)):
-            found.lanes[lane].rows[at] = rows[at].changed(key=key, revision=rows[at].revision + 1)
-        found.definitions.append((found.definitions[-1][0], definition.orders))
-        return f"it now orders by {definition.orders} in {definition.lanes} lanes, from position {position:,} on"
+            found.lanes[lane].rows[at] = self._placed(rows[at], key)
+        found.definitions.append((definition.selects, definition.orders))
+        return changes.ordered_otherwise(before, _defined(found), position, highest - position)
+
+    def _placed(self, row: Row, key: str | None) -> Row:
+        """A row under another key; without one it waits for nobody."""
+        placed = row.changed(key=key, revision=row.revision + 1)
+        if key is None and row.state is State.WAITING:
+            return placed.changed(state=State.RETRYING, due=self._clock())
+        return placed
 
     async def take(
-        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+        self,
+        subscription: int,
+        lanes: Collection[int],
+        number: int | None = None,
+        acted: int | None = None,
+        *,
+        worker: str | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
         found = self._subscriptions.get(subscription)
@@ -420,11 +444,17 @@ def _selects(found: _Subscription, given: Definition) -> str | None:
     selects, orders = found.definitions[-1]
     if selects == given.selects:
         return None
+    before = _defined(found)
     for lane in found.lanes:
         lane.revision += 1
     found.definitions.append((given.selects, orders))
     position = min(lane.cursor.position for lane in found.lanes)
-    return f"it selected {selects} and now selects {given.selects}, from position {position:,} on"
+    return changes.selected_otherwise(before, _defined(found), position)
+
+
+def _defined(found: _Subscription) -> Defined:
+    selects, orders = found.definitions[-1]
+    return Defined(selects=selects, orders=orders, lanes=len(found.lanes))
 
 
 def _reorders(found: _Subscription, given: Definition) -> bool:

@@ -12,13 +12,26 @@ import msgspec
 import psycopg
 
 from milepost.dispatch import Answer, Ask, Counts, Cursor, Exchange, LaneState, Loaded, Tally, Write
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, Unavailable
 from milepost.log import schema
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
 from milepost.log.statements import Statements
+from milepost.progress import changes
+from milepost.progress.changes import Defined
 from milepost.progress.findings import Found
-from milepost.progress.protocol import Bare, Definition, Exchanged, Held, Opened, Outdated, Places, Stale
+from milepost.progress.protocol import (
+    Bare,
+    Definition,
+    Exchanged,
+    Held,
+    Opened,
+    Outdated,
+    Places,
+    Serving,
+    Sign,
+    Stale,
+)
 from milepost.progress.refusals import refusals, stale
 from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
@@ -34,6 +47,9 @@ REPORT = timedelta(seconds=10)
 """How long what a worker has told is taken for what it does."""
 ROWS = 1000
 """How many rows are looked at together when they get other keys."""
+
+ATTEMPTS = 5
+"""How often something is declared when that and a transaction of a handler wait for each other."""
 
 _CONTRADICTS = "MP004"
 _CLEANED_EVERY = 64
@@ -105,11 +121,31 @@ class _Stored(msgspec.Struct, frozen=True):
     parked: int
     told: Told
     lanes: list[_LaneStored]
+    settings: dict[str, Any] | None
+    consumers: int
+    standby: list[str]
+
+
+class _Declared(Opened, frozen=True, kw_only=True):
+    """What declaring a subscription gives back."""
+
+    renamed: str | None
+    was: Defined | None
+    from_: int | None = msgspec.field(name="from")
+
+
+class _Reordered(msgspec.Struct, frozen=True):
+    """What putting another order in force gives back."""
+
+    was: Defined
+    from_: int = msgspec.field(name="from")
+    up_to: int
 
 
 _replies = msgspec.json.Decoder(_Reply)
 _taken = msgspec.json.Decoder(_Taken | None)
-_declared = msgspec.json.Decoder(list[Opened])
+_declared = msgspec.json.Decoder(list[_Declared])
+_reordered = msgspec.json.Decoder(_Reordered)
 _opened = msgspec.json.Decoder(Opened)
 _stored = msgspec.json.Decoder(_Stored)
 
@@ -135,27 +171,48 @@ class PostgresProgress:
         rows = await self._database.execute(self._statements.get("now"), {})
         return float(rows[0][0])
 
-    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
+    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there; safe from many processes at once."""
-        given = [as_declared(definition) for definition in definitions]
-        parameters = {"definitions": _json(given), "program": PROGRAM}
-        with contradictions():
-            rows = await self._database.execute(self._statements.get("declare"), parameters)
-        return _declared.decode(rows[0][0])
+        parameters = {
+            "definitions": _json([as_declared(definition) for definition in definitions]),
+            "program": PROGRAM,
+            **_signed(sign),
+        }
+        found = _declared.decode(await self._declare(parameters))
+        return [_told(*pair) for pair in zip(found, definitions, strict=True)]
+
+    async def _declare(self, parameters: Mapping[str, Any]) -> str:
+        statement = self._statements.get("declare")
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                with contradictions():
+                    return str((await self._database.execute(statement, parameters))[0][0])
+            except Unavailable as error:
+                # It fences lanes, whose owners may be about to write to the subscription.
+                deadlocked = isinstance(error.__cause__, psycopg.errors.DeadlockDetected)
+                if not deadlocked or attempt == ATTEMPTS:
+                    raise
+        raise AssertionError
 
     async def known(self, group: str) -> set[str]:
         """The names of the subscriptions of a group."""
         rows = await self._database.execute(self._statements.get("known"), {"group": group})
         return {row[0] for row in rows}
 
-    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+    async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now."""
-        parameters = {"ids": list(subscriptions), "numbers": list(subscriptions.values())}
+        parameters = {"serving": _json(serving), **_signed(sign)}
         rows = await self._database.execute(self._statements.get("look"), parameters)
         found = [_opened.decode(row[0]) for row in rows]
         return {opened.id: opened for opened in found}
 
-    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+    async def leave(self, worker: str) -> None:
+        """A worker does nothing any more."""
+        await self._database.execute(self._statements.get("depart"), {"worker": worker})
+
+    async def reorder(
+        self, subscription: int, definition: Definition, places: Places, sign: Sign | None = None
+    ) -> str | None:
         """Puts another order, or other lanes, in force."""
         rows = [row async for page in self._pages_of_rows(subscription) for row in await places(page)]
         parameters = {
@@ -163,11 +220,13 @@ class PostgresProgress:
             "definition": _json(as_declared(definition)),
             "rows": _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
             "program": PROGRAM,
+            **_signed(sign),
         }
-        with contradictions():
-            found = await self._database.execute(self._statements.get("reorder"), parameters)
-        said: str | None = found[0][0]
-        return said
+        found = await self._database.execute(self._statements.get("reorder"), parameters)
+        if found[0][0] is None:
+            return None
+        done = _reordered.decode(found[0][0])
+        return changes.ordered_otherwise(done.was, _defined(definition), done.from_, done.up_to - done.from_)
 
     async def _pages_of_rows(self, subscription: int) -> AsyncIterator[list[int]]:
         """The positions of all rows, some at a time."""
@@ -181,15 +240,27 @@ class PostgresProgress:
             after = rows[-1][0]
 
     async def take(
-        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+        self,
+        subscription: int,
+        lanes: Collection[int],
+        number: int | None = None,
+        acted: int | None = None,
+        *,
+        worker: str | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes. One whose owner is just writing may be missing: it is for later."""
-        parameters = {"subscription": subscription, "lanes": sorted(lanes), "number": number, "acted": acted}
+        parameters = {
+            "subscription": subscription,
+            "lanes": sorted(lanes),
+            "number": number,
+            "acted": acted,
+            "worker": worker,
+        }
         rows = await self._database.execute(self._statements.get("take"), parameters)
         if rows and rows[0][1] is not None:
             raise Outdated(rows[0][1])
         taken = _taken.decode(rows[0][0]) if rows and rows[0][0] is not None else None
-        return [_held(subscription, lane, taken) for lane in taken.lanes] if taken else []
+        return [_held(subscription, lane, taken, worker) for lane in taken.lanes] if taken else []
 
     async def exchange(
         self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
@@ -208,6 +279,14 @@ class PostgresProgress:
 
     async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner. What it says of failures is counted; whether they stall is for the next."""
+        try:
+            await self._release(held, exchange)
+        except Stale:
+            await self._let_go(held)
+            raise
+        await self._let_go(held)
+
+    async def _release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         if exchange is not None and exchange.write is not None:
             await self._exchange(self._database, held, exchange.write, None, released=True)
             return
@@ -215,6 +294,10 @@ class PostgresProgress:
             rows = await self._database.execute(self._statements.get("release"), _named(held))
         if not rows:
             raise stale()
+
+    async def _let_go(self, held: Held) -> None:
+        parameters = {"subscription": held.subscription, "lane": held.lane, "worker": held.worker}
+        await self._database.execute(self._statements.get("let_go"), parameters)
 
     async def report(self, worker: str, reports: Sequence[Report]) -> None:
         """What a worker does."""
@@ -305,6 +388,33 @@ def contradictions() -> Iterator[None]:
         raise
 
 
+def _signed(sign: Sign | None) -> dict[str, Any]:
+    if sign is None:
+        return {"worker": None, "lease": None}
+    return {"worker": sign.worker, "lease": timedelta(seconds=sign.lease)}
+
+
+def _defined(definition: Definition) -> Defined:
+    return Defined(selects=definition.selects, orders=definition.orders, lanes=definition.lanes)
+
+
+def _told(found: _Declared, definition: Definition) -> Opened:
+    """What was declared, with what changed in words."""
+    words = [changes.renamed(found.renamed, definition.name)] if found.renamed else []
+    if found.was is not None:
+        words += _changed(found, found.was, _defined(definition))
+    return msgspec.structs.replace(found, changed="; ".join(words) or None)
+
+
+def _changed(found: _Declared, was: Defined, own: Defined) -> list[str]:
+    if found.is_outdated:
+        return [changes.waits(was, own)]
+    words = [] if found.from_ is None else [changes.selected_otherwise(was, own, found.from_)]
+    if found.pending == "refused":
+        return [*words, changes.cannot_be_ordered(was, own)]
+    return words if found.pending is None else [*words, changes.is_to_be_ordered(was, own)]
+
+
 def _answer(reply: _Reply, ask: Ask | None) -> Answer[Bare]:
     told = reply.found.answers(ask) if ask is not None and reply.found is not None else {}
     return Answer(
@@ -378,11 +488,10 @@ def as_declared(definition: Definition) -> Mapping[str, Any]:
         "since": definition.since,
         "renamed_from": definition.renamed_from,
         "exactly_once": definition.exactly_once,
-        "helps": definition.helps,
     }
 
 
-def _held(subscription: int, lane: _Lane, taken: _Taken) -> Held:
+def _held(subscription: int, lane: _Lane, taken: _Taken, worker: str | None) -> Held:
     state = LaneState(
         cursor=Cursor(lane.position, _pairs(lane.ahead)),
         now=taken.now,
@@ -401,6 +510,7 @@ def _held(subscription: int, lane: _Lane, taken: _Taken) -> Held:
         previous=lane.previous,
         replay=Ranges(_pairs(lane.replay)),
         state=state,
+        worker=worker,
     )
 
 
@@ -428,4 +538,7 @@ def _standing(stored: _Stored) -> Standing:
             )
             for lane in stored.lanes
         ),
+        settings=stored.settings,
+        consumers=stored.consumers,
+        standby=tuple(stored.standby),
     )

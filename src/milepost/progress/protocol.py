@@ -28,6 +28,26 @@ class Bare(msgspec.Struct, frozen=True):
         return {}
 
 
+@dataclass(frozen=True)
+class Sign:
+    """A sign of life: this worker lives, for so many seconds from now on."""
+
+    worker: str
+    lease: float
+
+
+class Serving(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker does for a subscription."""
+
+    id: int
+    number: int
+    """Of the definition that it knows."""
+    runs: bool
+    """Whether it works; else it waits, for another order to be in force or for a newer program to end."""
+    lanes: Sequence[int]
+    """Those that it has, or of which something still runs."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Definition:
     """A subscription as a program declares it."""
@@ -46,8 +66,6 @@ class Definition:
     renamed_from: str | None = None
     exactly_once: bool = False
     """Whether its handlers write in the transaction of the progress: then nothing may come twice."""
-    helps: bool = False
-    """Whether this worker is bringing lanes of another order to where they can be changed."""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,9 +99,25 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is new."""
     changed: str | None = None
     """What of its definition changed, in words."""
-    pending: Literal["wait", "help", "ready"] | None = None
+    pending: Literal["wait", "help", "ready", "refused"] | None = None
     """What keeps another order, or other lanes, from being in force, if something does: the lanes have to come to
-    one position, by others or with this worker's help, or they are there."""
+    one position, by others or with this worker's help; or they are there; or nobody can bring them there, and as
+    they are messages would come twice."""
+
+    @property
+    def may_run(self) -> bool:
+        """Whether nobody else has to run it first."""
+        return not self.is_outdated and self.pending in (None, "help")
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a newer program runs it."""
+        return self.newest > self.number
+
+    @property
+    def is_in_force(self) -> bool:
+        """Whether it runs as the worker's program declares it."""
+        return not self.is_outdated and self.pending is None
 
     @property
     def rests(self) -> bool:
@@ -104,6 +138,8 @@ class Held:
     """What had been handled before and is repeated on purpose."""
     previous: int | None = None
     """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
+    worker: str | None = None
+    """Who has taken it; None: whoever asks does not say."""
 
 
 class Stale(Exception):
@@ -129,22 +165,31 @@ class Progress(Protocol):
         """The time that decides, in seconds since 1970."""
         ...
 
-    async def declare(self, definitions: Sequence[Definition]) -> list[Opened]:
-        """Creates what is new, and tells what is there; safe from many processes at once."""
+    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
+        """Creates what is new, and tells what is there; safe from many processes at once.
+
+        Without a sign of life nobody runs what is declared, so far.
+        """
         ...
 
     async def known(self, group: str) -> set[str]:
         """The names of the subscriptions of a group."""
         ...
 
-    async def look(self, subscriptions: Mapping[int, int]) -> dict[int, Opened]:
+    async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now.
 
-        One that was deleted is missing.
+        One that was deleted is missing. What is told holds until it is told otherwise, or the worker is dead.
         """
         ...
 
-    async def reorder(self, subscription: int, definition: Definition, places: Places) -> str | None:
+    async def leave(self, worker: str) -> None:
+        """A worker does nothing any more."""
+        ...
+
+    async def reorder(
+        self, subscription: int, definition: Definition, places: Places, sign: Sign | None = None
+    ) -> str | None:
         """Puts another order, or other lanes, in force, and says so; None if the lanes are not `ready` any more.
 
         `places` says for rows at given positions in which lane they are then, and under which key.
@@ -152,7 +197,13 @@ class Progress(Protocol):
         ...
 
     async def take(
-        self, subscription: int, lanes: Collection[int], number: int | None = None, acted: int | None = None
+        self,
+        subscription: int,
+        lanes: Collection[int],
+        number: int | None = None,
+        acted: int | None = None,
+        *,
+        worker: str | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored.
 

@@ -1,6 +1,7 @@
 """How a subscription stands: what is stored of it and of its lanes."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -45,3 +46,9 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     told: Told = NOTHING_TOLD
     """What its workers say that they do."""
     lanes: tuple[LaneStanding, ...]
+    settings: dict[str, Any] | None = None
+    """All its options, by their names, if it was created for consumers; else they are in a program."""
+    consumers: int = 0
+    """How many it has, in all processes."""
+    standby: tuple[str, ...] = ()
+    """Processes with consumers that stand by, since another has the lane."""

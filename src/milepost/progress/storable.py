@@ -18,13 +18,13 @@ def storable(moves: Sequence[Move]) -> list[Move]:
 
 
 def _row(row: Row) -> Row:
-    reason, error, due = _text(row.reason), _text(row.error), _time(row.due)
+    reason, error, due = storable_text(row.reason), storable_text(row.error), _time(row.due)
     if reason is row.reason and error is row.error and due is row.due:
         return row
     return row.changed(reason=reason, error=error, due=due)
 
 
-def _text(text: str) -> str:
+def storable_text(text: str) -> str:
     """Without what PostgreSQL cannot hold, and not longer than what is kept."""
     if len(text) <= LONGEST and text.isascii() and "\0" not in text:
         return text

@@ -9,6 +9,7 @@ from functools import cached_property, wraps
 from typing import Any, TypeVar
 
 from milepost.app import Milepost
+from milepost.engine.consuming.desks import Desks
 from milepost.engine.managed import ManagedSubscription
 from milepost.sync import SyncMilepost
 
@@ -93,6 +94,7 @@ class BoundMilepost(Milepost):
         twin._log = twin._services = twin._loop = None
         twin._entered = 0
         twin._opening = asyncio.Lock()
+        twin._desks = Desks(twin._place)
         return SyncMilepost(twin)
 
     def end(self) -> None:

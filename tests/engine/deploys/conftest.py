@@ -7,6 +7,8 @@ import pytest
 
 from engine.deploys.deploy import Deploy, deploying
 from engine.deploys.load import Load
+from engine.deploys.stored import Stored
+from engine.deploys.version import Version
 from milepost import Milepost
 
 
@@ -21,3 +23,19 @@ def deploy(database_url: str, schema: str, tmp_path: Path) -> Iterator[Deploy]:
 def load(mp: Milepost) -> Load:
     """Messages for them."""
     return Load(mp)
+
+
+@pytest.fixture
+def stored(database_url: str, schema: str) -> Stored:
+    """What they leave in the database of the log."""
+    return Stored(database_url, schema)
+
+
+@pytest.fixture(params=["rows", "advisory", "second"])
+def kept(request: pytest.FixtureRequest, database_url: str, schema: str) -> tuple[Version, Stored]:
+    """The first version, in each way to keep leases and progress, and what is stored there."""
+    version = Version(label="v1")
+    if request.param != "second":
+        return version.but("v1", leases=request.param), Stored(database_url, schema)
+    second: str = request.getfixturevalue("second_url")
+    return version.but("v1", progress=second), Stored(second, schema)

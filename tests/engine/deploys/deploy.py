@@ -68,15 +68,15 @@ class Deploy:
     def __init__(self, url: str, schema: str, folder: Path) -> None:
         self._url = url
         self._schema = schema
-        self._folder = folder
+        self.folder = folder
         self.record = Record(folder / "record")
         self.processes: list[Process] = []
 
     def start(self, version: Version) -> Process:
         """One more process."""
-        path = self._folder / f"{version.label}-{len(self.processes)}.log"
+        path = self.folder / f"{version.label}-{len(self.processes)}.log"
         given = msgspec.json.encode(version).decode()
-        process = Process([self._url, self._schema, str(self._folder), given], path)
+        process = Process([self._url, self._schema, str(self.folder), given], path)
         self.processes.append(process)
         return process
 

@@ -22,7 +22,7 @@ from milepost.contrib.opentelemetry.tracing import Tracing
 
 __all__ = ["instrument"]
 
-SCHEMA = "https://opentelemetry.io/schemas/1.38.0"
+SCHEMA = "https://opentelemetry.io/schemas/1.44.0"
 """The version of the conventions that names are from."""
 
 

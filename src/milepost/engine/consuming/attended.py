@@ -2,20 +2,30 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
+from milepost.engine.consuming.created import stored_in
 from milepost.engine.consuming.desk import Desk
+from milepost.engine.consuming.endings import DELETED, LOST
 from milepost.engine.consuming.options import Created
+from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.journal import Journal
 from milepost.engine.owned import Owned
 from milepost.engine.place import Place
 from milepost.engine.sharing import Sharing
+from milepost.errors import Unavailable
 from milepost.log.database import end
+from milepost.progress.created import Attendance
 from milepost.progress.protocol import Opened
 
 GRACE = 5.0
 """Seconds for the last writes."""
+TELL = 2.0
+"""Seconds between two reports of what consumers do."""
+AT_LEAST = 5.0
+"""Seconds after which it is told that nothing has changed."""
 
 
 class Attended:
@@ -23,30 +33,29 @@ class Attended:
 
     keeps = True
 
-    def __init__(self, group: str, name: str, opened: Opened, place: Place) -> None:
+    def __init__(self, group: str, name: str, opened: Opened, place: Place, solitude: Solitude) -> None:
         self.opened = opened
         self.name = name
-        self._place = place
-        self._sharing: Sharing[Attended] = Sharing(place, grace=GRACE, changed=lambda: None)
         self.journal = Journal(name, group)
-        self.runner = self._desk(Created.from_stored(name, opened.settings))
-        self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-
-    def _desk(self, created: Created) -> Desk:
-        return Desk(
-            created,
-            self.opened,
-            place=self._place,
+        self._place = place
+        self._stored = stored_in(place)
+        self._sharing: Sharing[Attended] = Sharing(place, grace=GRACE, changed=lambda: None)
+        self.runner = Desk(
+            Created.from_stored(name, opened.settings),
+            opened,
+            place=place,
             clock=self._sharing.clock,
             journal=self.journal,
-            lost=self._lost,
+            solitude=solitude,
+            lost=lambda owned, error: self._sharing.lose(opened.id, owned, error),
+            is_elsewhere=lambda: opened.id in self._sharing.elsewhere,
         )
-
-    def _lost(self, owned: Owned, error: Exception) -> None:
-        self._sharing.lose(self.opened.id, owned, error)
+        self._follows = opened.acted
+        """The change of the subscription that is in force here, by the number of them."""
+        self._ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
 
     # Living
 
@@ -54,10 +63,13 @@ class Attended:
         """Begins to live; returns when it was first looked whether the lane can be had."""
         self._task = asyncio.create_task(self._live(), name=f"milepost-consumers-{self.name}")
         ready = asyncio.create_task(self._ready.wait())
-        await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
-        await end(ready)
+        try:
+            await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(ready)
         if self._task.done():
             self._task.result()
+        self.runner.say_standby()
 
     @property
     def is_over(self) -> bool:
@@ -69,7 +81,7 @@ class Attended:
         self._stop.set()
         if self._task is not None:
             with suppress(Exception):
-                await self._task
+                await asyncio.shield(self._task)
 
     async def _live(self) -> None:
         try:
@@ -77,28 +89,65 @@ class Attended:
             self._sharing.clock.set(await self._place.services.progress.now())
             lease = self.runner.created.declaration.lease
             async with self._sharing.running(lease, is_blocked=_never, exits=False) as group:
-                self._sharing.served[self.opened.id] = self
-                self._run(group)
-                self._sharing.look_soon()
-                await self._sharing.shared.wait()
-                self._ready.set()
-                await self._stop.wait()
-                await self._sharing.leave()
-                for task in self._tasks:
-                    await end(task)
+                await self._serve(group)
         except Exception as error:
-            self.journal.error("consumers end: %s", error)
-            raise
+            only = _only(error)
+            self.journal.error("its consumers end: %s", str(only) or type(only).__name__)
+            raise only from only.__cause__
         finally:
-            self.runner.end("lost")
+            self.runner.end(LOST)
 
-    def _run(self, group: asyncio.TaskGroup) -> None:
+    async def _serve(self, group: asyncio.TaskGroup) -> None:
+        self._sharing.served[self.opened.id] = self
         desk = self.runner
-        self._tasks = [group.create_task(work) for work in (desk.run(), desk.reading.run(), desk.writing.run())]
+        works = (desk.handing.run(), desk.reading.run(), desk.writing.run(), self._tell())
+        tasks = [group.create_task(work) for work in works]
+        self._sharing.look_soon()
+        await self._sharing.shared.wait()
+        self._ready.set()
+        await self._stop.wait()
+        await self._sharing.leave()
+        for task in tasks:
+            await end(task)
+        with suppress(Unavailable):
+            await self._stored.attend_no_more(self.opened.id, self._sharing.id)
 
     def look_soon(self) -> None:
         """Whether the lane is wanted may have changed."""
         self._sharing.look_soon()
+
+    # Telling
+
+    async def _tell(self) -> None:
+        """Tells what is done here, so that it can be seen from anywhere."""
+        told: Attendance | None = None
+        told_at = 0.0
+        while True:
+            self._news.clear()
+            attendance, now = self._attendance(), asyncio.get_running_loop().time()
+            if attendance != told or now - told_at >= AT_LEAST:
+                with suppress(Unavailable):
+                    await self._stored.attend(self.opened.id, self._sharing.id, attendance)
+                    told, told_at = attendance, now
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TELL):
+                    await self._news.wait()
+
+    def _attendance(self) -> Attendance:
+        desk = self.runner
+        return Attendance(
+            acted=self._follows,
+            owns=bool(desk.lanes),
+            consumers=len(desk.consumers),
+            statistics=self._statistics() if desk.lanes else None,
+        )
+
+    def _statistics(self) -> dict[str, Any]:
+        desk = self.runner
+        return {
+            "all": desk.settler.numbers.figures(desk.in_flight),
+            "consumers": [consumer.statistics() for consumer in desk.consumers.values()],
+        }
 
     # Following what is stored
 
@@ -125,6 +174,10 @@ class Attended:
             self._adapt()
         if opened.acted != before.acted:
             self.runner.poke()
+        if not self._is_misfit and opened.acted != self._follows:
+            self._follows = opened.acted
+            self._news.set()
+        self.runner.say_standby()
 
     def _adapt(self) -> None:
         if self._is_misfit and self.runner.lanes:
@@ -135,9 +188,16 @@ class Attended:
     async def deleted(self) -> None:
         """It is there no more."""
         self.journal.warning("it was deleted: its consumers end")
-        self.runner.end("deleted")
+        self.runner.end(DELETED)
         self._stop.set()
 
 
 def _never() -> bool:
     return False
+
+
+def _only(error: Exception) -> Exception:
+    """The error of a group that has one, or the group."""
+    while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,8 +1,11 @@
 """A consumer: takes deliveries of a subscription, as many as it has room for, and settles them."""
 
 import asyncio
+import os
+import socket
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -13,7 +16,9 @@ import msgspec
 from milepost.dispatch import Delivery as Claim
 from milepost.dispatch import Route
 from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.consuming.statistics import ConsumerStatistics, Numbers
+from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
+from milepost.engine.consuming.routing import Routing
+from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers
 from milepost.engine.journal import Journal
 from milepost.errors import ConsumerClosed
 from milepost.log.message import Message
@@ -21,8 +26,7 @@ from milepost.log.message import Message
 if TYPE_CHECKING:
     from milepost.engine.consuming.desk import Desk
 
-OPTIONS = ("where", "priority", "capacity", "capacity_bytes")
-"""Of a consumer that has one route."""
+AnyClaim = Claim[Message[Any]]
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -34,10 +38,15 @@ class Settled(msgspec.Struct, frozen=True):
     """Those that are no longer this consumer's."""
 
 
+class _Drained(ConsumerClosed, StopAsyncIteration):
+    """Ends the loop over a consumer that was drained."""
+
+
 class Consumer:
     """Deliveries as they come, from the beginning of a block to its end: `async for delivery in consumer`.
 
-    What is open when the block ends goes to others at once, and is no attempt.
+    What is open when the block ends goes to others at once, and is no attempt. Only if it ends by an error, what the
+    consumer had taken counts as one: it may have been what raised it.
     """
 
     def __init__(
@@ -46,8 +55,10 @@ class Consumer:
         left: Callable[["Consumer"], Awaitable[None]],
         routes: Sequence[Route],
     ) -> None:
-        self.name = uuid4().hex
-        self.routes = list(routes)
+        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+        """The machine, the process and a name of its own."""
+        self.numbers = Numbers()
+        self._routing = Routing(routes)
         self._attend = attend
         self._left = left
         self._desk: Desk | None = None
@@ -55,24 +66,34 @@ class Consumer:
         self._news = asyncio.Event()
         self._closed: str | None = None
         self._draining = False
-        self._taken_at: dict[Claim[Message[Any]], float] = {}
-        self.numbers = Numbers()
+        self._acked: list[AnyClaim] = []
+        """Since the last step of the loop; the lane is told of all together."""
+        self._latencies: list[float] = []
+        """Of these."""
 
     # Coming and going
 
     async def __aenter__(self) -> Self:
-        if self._desk is not None:
+        if self._desk is not None or self._closed is not None:
             raise RuntimeError("a consumer is entered once")
-        self._desk = await self._attend(self)
+        try:
+            self._desk = await self._attend(self)
+        except BaseException:
+            self.close(LEFT)
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._desk is not None:
-            self.close(self._closed or "left")
+        if self._desk is None:
+            return
+        if isinstance(error, Exception) and not isinstance(error, ConsumerClosed):
+            self._desk.lose_consumer(self, f"its consumer ended by {type(error).__name__}: {error}")
+        else:
             self._desk.leave(self)
-            await self._left(self)
+        self.close(LEFT)
+        await self._left(self)
 
     @property
     def desk(self) -> "Desk":
@@ -91,57 +112,110 @@ class Consumer:
         """Whether another process owns the subscription: this one takes over when that leaves."""
         return self.desk.standby
 
+    @property
+    def closed(self) -> str | None:
+        """Why it has ended, in the words of `ConsumerClosed.reason`; None: it has not."""
+        return self._closed
+
+    def close(self, reason: str) -> None:
+        """It gets nothing more, and is told why; for the desk. The first reason holds."""
+        if self._closed is None:
+            self._closed = reason
+        self._arrived.clear()
+        self._news.set()
+
     # Taking
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Delivery:
+        arrived = self._arrived
         while True:
-            if self._arrived:
-                return self._arrived.popleft()
-            if self._draining and not self._taken_at:
-                raise StopAsyncIteration
-            if self._closed is not None:
-                raise ConsumerClosed(self._closed)
-            self._news.clear()
-            await self._news.wait()
+            while arrived:
+                delivery = arrived.popleft()
+                if delivery.claim.is_in_force:
+                    self._begin(delivery, monotonic())
+                    return delivery
+            await self._more()
 
-    def take(self, claims: Sequence[Claim[Message[Any]]]) -> None:
+    def _begin(self, delivery: Delivery, now: float) -> None:
+        """Its user has it from now on, and the whole time for it."""
+        delivery.claim.begun = now
+        if now - delivery.since > self.desk.patience:
+            self.desk.restart(delivery.claim)
+
+    async def batches(self, limit: int = 100) -> AsyncIterator[list[Delivery]]:
+        """Deliveries as they come, in lists: what is there, at most so many, without waiting for more."""
+        if limit < 1:
+            raise ValueError(f"limit: a whole number of at least 1 is wanted, not {limit}")
+        with suppress(_Drained):
+            while True:
+                while batch := self._next(limit):
+                    yield batch
+                await self._more()
+
+    def _next(self, limit: int) -> list[Delivery]:
+        now = monotonic()
+        batch: list[Delivery] = []
+        while self._arrived and len(batch) < limit:
+            delivery = self._arrived.popleft()
+            if delivery.claim.is_in_force:
+                self._begin(delivery, now)
+                batch.append(delivery)
+        return batch
+
+    async def _more(self) -> None:
+        """Waits until there may be something to take; raises `ConsumerClosed` if there never is."""
+        if self._draining and self._closed is None and not self.in_flight:
+            self._closed = DRAINED
+        if self._closed == DRAINED:
+            raise _Drained(DRAINED)
+        if self._closed is not None:
+            raise ConsumerClosed(self._closed)
+        self._news.clear()
+        await self._news.wait()
+
+    def take(self, claims: Sequence[AnyClaim]) -> None:
         """Deliveries have come; for the desk."""
         now = monotonic()
-        for claim in claims:
-            self._arrived.append(Delivery(claim, self))
-            self._taken_at[claim] = now
-        self.numbers.delivered(len(claims))
+        self._arrived.extend([Delivery(claim, self, now) for claim in claims])
         self._news.set()
 
-    def gone(self, claims: Iterable[Claim[Message[Any]]]) -> None:
-        """These are no longer this consumer's; for the desk."""
-        lost = [claim for claim in claims if self._taken_at.pop(claim, None) is not None]
-        if not lost:
-            return
-        unseen = set(lost)
-        self._arrived = deque(each for each in self._arrived if each.claim not in unseen)
+    def untaken(self) -> list[AnyClaim]:
+        """What has come and nobody has looked at, which goes back; for the desk."""
+        claims = [delivery.claim for delivery in self._arrived if delivery.claim.is_in_force]
+        self._arrived.clear()
+        self._news.set()
+        return claims
+
+    def look(self) -> None:
+        """Something that it had is no longer its own; for the desk."""
         self._news.set()
 
-    def give_back_unseen(self) -> list[Claim[Message[Any]]]:
-        """What has come and nobody has looked at; for the desk."""
-        unseen = [delivery.claim for delivery in self._arrived]
-        self.gone(unseen)
-        return unseen
-
-    def close(self, reason: str) -> None:
-        """It gets nothing more, and is told why; for the desk."""
-        self.lose_all()
-        self._closed = reason
-        self._news.set()
-
-    def lose_all(self) -> None:
-        """Nothing that it has is its own any more; for the desk."""
-        self.gone(list(self._taken_at))
+    def route_of(self, claim: AnyClaim) -> str:
+        """The route that a delivery came by."""
+        return self._routing.word_for(claim)
 
     # Settling
+
+    def ack(self, delivery: Delivery) -> bool:
+        """A delivery is done; False if it is no longer this consumer's."""
+        claim = delivery.claim
+        if delivery.settled or claim.entry.delivery is not claim:
+            return False
+        delivery.settled = True
+        if not self._acked:
+            self.desk.settler.acks_soon(self)
+        self._acked.append(claim)
+        self._latencies.append(monotonic() - claim.begun if claim.begun is not None else 0.0)
+        return True
+
+    def take_acked(self) -> tuple[list[AnyClaim], list[float]]:
+        """What is done since this was last asked, and how long each took; for the desk."""
+        acked, self._acked = self._acked, []
+        latencies, self._latencies = self._latencies, []
+        return acked, latencies
 
     async def settle(
         self,
@@ -153,86 +227,117 @@ class Consumer:
         after: float | None = None,
         reason: str = "",
     ) -> Settled:
-        """Settles several at once; tells which were refused, since they are no longer this consumer's."""
+        """Settles several at once; tells which were refused, since they are no longer this consumer's.
+
+        `after` is for those that are tried again, as `reason` is for all but those that are done.
+        """
         moved: list[int] = []
         refused: list[int] = []
-        for how, deliveries in (("ack", ack), ("retry", retry), ("park", park), ("skip", skip)):
-            given = list(deliveries)
-            words: dict[str, Any] = {} if how == "ack" else {"reason": reason}
-            if how == "retry":
-                words["after"] = after
-            late = {each.position for each in self.settled(how, given, **words)} if given else set()
-            moved += [each.position for each in given if each.position not in late]
-            refused += sorted(late)
+        words: dict[str, Any] = {"reason": reason}
+        given: tuple[tuple[How, Iterable[Delivery], dict[str, Any]], ...] = (
+            ("ack", ack, {}),
+            ("retry", retry, {**words, "after": after}),
+            ("park", park, words),
+            ("skip", skip, words),
+        )
+        for how, deliveries, with_words in given:
+            asked = list(dict.fromkeys(deliveries))
+            late = set(self.settled(how, asked, **with_words)) if asked else set[Delivery]()
+            moved += [each.position for each in asked if each not in late]
+            refused += [each.position for each in asked if each in late]
         return Settled(tuple(moved), tuple(refused))
 
-    def settled(self, how: str, deliveries: Sequence[Delivery], **words: Any) -> list[Delivery]:
+    def settled(self, how: How, deliveries: Sequence[Delivery], **words: Any) -> list[Delivery]:
         """Settles deliveries in one way; returns those that were refused."""
         now = monotonic()
-        mine = [each for each in deliveries if each.claim in self._taken_at]
-        taken = {each.claim: self._taken_at.pop(each.claim) for each in mine}
-        refused = self.desk.settle(how, list(taken), **words)
-        for claim, since in taken.items():
-            if claim not in refused:
-                self.numbers.settled(how, now - since)
-        self._news.set()
-        if how == "stop" and mine:
-            self._closed = "stopped"
-        ours = {each.claim for each in mine}
-        return [each for each in deliveries if each.claim not in ours or each.claim in refused]
+        open_: list[AnyClaim] = []
+        latencies: list[float] = []
+        refused: list[Delivery] = []
+        for delivery in deliveries:
+            claim = delivery.claim
+            if delivery.settled or claim.entry.delivery is not claim:
+                refused.append(delivery)
+                continue
+            delivery.settled = True
+            open_.append(claim)
+            latencies.append(now - claim.begun if claim.begun is not None else 0.0)
+        if open_:
+            self.desk.settler.settle(self, how, open_, latencies, **words)
+        return refused
 
     def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Delivery]:
         """Gives deliveries so many seconds from now; returns those that were refused."""
-        mine = [each for each in deliveries if each.claim in self._taken_at]
-        refused = self.desk.extend([each.claim for each in mine], seconds)
-        return [each for each in deliveries if each not in mine or each.claim in refused]
+        open_ = [each for each in deliveries if not each.settled and each.claim.is_in_force]
+        self.desk.extend([each.claim for each in open_], seconds)
+        return [each for each in deliveries if each not in open_]
 
-    def complain(self, delivery: Delivery, error: BaseException) -> bool:
-        """A block that handled a delivery raised; it is logged."""
-        self.numbers.error = f"{type(error).__name__}: {error}"
-        self.journal.warning(
-            "position %d failed at attempt %d: %s", delivery.position, delivery.attempt, self.numbers.error
-        )
-        return True
+    def stop(self) -> None:
+        """It ends: what it has goes to others."""
+        self.desk.leave(self)
+        self.close(STOPPED)
+
+    def why_refused(self, delivery: Delivery) -> str:
+        """Why a delivery could not be settled, as the end of a sentence."""
+        if delivery.settled:
+            return "was settled before"
+        if self._closed is not None:
+            return f"is no longer this consumer's, which has ended: {self._closed}"
+        if self.desk.is_overdue(delivery.claim):
+            return "timed out: it may be with another consumer by now"
+        return "is no longer this consumer's: the connection to the database was lost, so it comes again"
 
     # Changing
 
+    @property
+    def routes(self) -> tuple[Route, ...]:
+        """What it asks for."""
+        return self._routing.routes
+
+    @property
+    def core_routes(self) -> list[Route]:
+        """The same as the core knows it, where each route has a name that it keeps; none while it drains."""
+        return [] if self._draining else self._routing.named
+
     async def configure(self, *, routes: Sequence[Route] | None = None, **options: Any) -> None:
-        """Other routes from now on, or of the only one another filter, priority or capacity. What it has stays."""
-        await self._reroute(list(routes) if routes is not None else [changed(self.routes, options)])
+        """Other routes from now on, or of the only one another filter, priority or capacity. What it has stays.
+
+        What cannot be is refused, and everything stays as it was.
+        """
+        self._reroute(self._routing.configured(routes, options))
 
     async def add(self, route: Route) -> None:
         """One more route."""
-        await self._reroute([*self.routes, route])
+        self._reroute(self._routing.with_another(route))
 
     async def remove(self, route: Route) -> None:
-        """One route less; what came by it stays. ValueError if there is no such route."""
-        if route not in self.routes:
-            raise ValueError(f"this consumer has no route {str(route)!r}")
-        await self._reroute([each for each in self.routes if each != route])
+        """One route less; what came by it stays. ValueError if there is no such route, or it is the only one."""
+        self._reroute(self._routing.without(route))
 
     async def drain(self) -> None:
         """Gets nothing new; what it has is still to be settled, and then the loop over it ends."""
+        self._refuse_if_closed()
         self._draining = True
         self.desk.reroute(self, [])
         self._news.set()
 
-    async def _reroute(self, routes: list[Route]) -> None:
-        self.desk.reroute(self, routes)
-        self.routes = routes
+    def _reroute(self, routing: Routing) -> None:
+        self._refuse_if_closed()
+        if not self._draining:
+            self.desk.reroute(self, routing.named)
+        self._routing = routing
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed is not None:
+            raise ConsumerClosed(self._closed)
+
+    # Looking
+
+    @property
+    def in_flight(self) -> int:
+        """How many deliveries it has."""
+        return self.desk.in_flight_of(self) - len(self._acked)
 
     def statistics(self) -> ConsumerStatistics:
         """What it has, how fast it is, what failed last. Asking changes nothing."""
-        return self.numbers.told(self.name, len(self._taken_at))
-
-
-def changed(routes: Sequence[Route], options: dict[str, Any]) -> Route:
-    """The only route of a consumer with other options."""
-    if len(routes) != 1:
-        raise ValueError("this consumer has several routes: configure it with routes=[…]")
-    [only] = routes
-    values = {name: getattr(only, name) for name in OPTIONS}
-    for name in options:
-        if name not in OPTIONS:
-            raise TypeError(f"a route has no option {name!r}: {', '.join(OPTIONS)} are wanted")
-    return Route(**{**values, **options}, name=only.name)
+        figures = self.numbers.figures(self.in_flight)
+        return ConsumerStatistics(consumer=self.name, **msgspec.structs.asdict(figures))

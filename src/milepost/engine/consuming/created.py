@@ -1,22 +1,32 @@
 """Creates subscriptions for consumers, changes them, and finds them."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from milepost.engine.consuming.options import Created
-from milepost.engine.control import Control
+from milepost.engine.control import PAUSES, Control
 from milepost.engine.declaring import RowPlaces
 from milepost.engine.info import Overview
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
-from milepost.errors import AlreadyExists, Busy, DeclaredInCode, MilepostError, UnknownSubscription
+from milepost.errors import (
+    AlreadyExists,
+    Busy,
+    DeclaredInCode,
+    MilepostError,
+    NotConfirmed,
+    UnknownSubscription,
+)
 from milepost.progress.created import PostgresCreated
 from milepost.progress.postgresql import ROWS
 from milepost.progress.protocol import Definition, Opened
 
 REORDER = 60.0
 """Seconds that consumers have to settle what they have, when the order changes."""
+FOLLOW = 60.0
+"""Seconds that the process with the consumers has to follow a change."""
 IfExists = Literal["update", "error", "ignore"]
 
 
@@ -37,29 +47,47 @@ async def find(place: Place, group: str, name: str) -> Opened:
 
 
 async def create(place: Place, group: str, created: Created, if_exists: IfExists) -> str:
-    """Creates a subscription, or changes it; what came of it in a word."""
+    """Creates a subscription, or changes it; what came of it in a word. A change is in force when this returns."""
     if if_exists not in ("update", "error", "ignore"):
         raise ValueError(f'if_exists: "update", "error" or "ignore" is wanted, not {if_exists!r}')
     await place.services.progress.open()
     definition = await _definition(place, group, created)
     outcome = await stored_in(place).create(definition, created.stored(), if_exists)
     address = f"{group}/{created.declaration.name}"
-    if outcome == "in_code":
-        raise DeclaredInCode(f"{address} is declared by a program, with handlers: choose another name")
-    if outcome == "exists" and if_exists == "error":
-        raise AlreadyExists(f'{address} exists already: if_exists="update" changes it')
-    if outcome == "reorders":
-        await _reorder(place, definition, created)
-        return "updated"
-    return outcome
+    match outcome:
+        case "in_code":
+            raise DeclaredInCode(f"{address} is declared by a program, with handlers: choose another name")
+        case "exists" if if_exists == "error":
+            raise AlreadyExists(f'{address} exists already: if_exists="update" changes it')
+        case "tracks":
+            raise ValueError(f"tracking: {address} tracks otherwise, which stays so: create another subscription")
+        case "reorders":
+            await _reorder(place, definition, created)
+        case "updated":
+            await _followed(place, group, created.declaration.name)
+    return "updated" if outcome == "reorders" else outcome
 
 
 async def update(place: Place, group: str, name: str, changes: Mapping[str, Any]) -> None:
-    """Changes some settings of a subscription that was created."""
+    """Changes some settings of a subscription that was created; they are in force when this returns."""
     opened = await find(place, group, name)
+    if not changes:
+        raise ValueError("nothing to update: name an option and its new value")
     if "start" in changes:
         raise ValueError("start: it has begun already; move it instead")
     await create(place, group, Created.from_stored(name, opened.settings).changed(changes), "update")
+
+
+async def _followed(place: Place, group: str, name: str) -> None:
+    """Waits until the process with the consumers follows a change."""
+    stored, end = stored_in(place), asyncio.get_running_loop().time() + FOLLOW
+    opened = await find(place, group, name)
+    pause, longest = PAUSES
+    while others := await stored.unfollowed(opened.id, opened.acted):
+        if asyncio.get_running_loop().time() >= end:
+            raise NotConfirmed(f"{group}/{name}", others)
+        await asyncio.sleep(pause)
+        pause = min(pause * 1.5, longest)
 
 
 async def _definition(place: Place, group: str, created: Created) -> Definition:

@@ -5,6 +5,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from milepost.dispatch import Delivery as Claim
+from milepost.engine.outcomes import Park, RetryLater, Skip
 from milepost.errors import Lost
 from milepost.log.message import Message
 
@@ -15,49 +16,57 @@ if TYPE_CHECKING:
 class Delivery:
     """One message on its way to one consumer: it is settled once, by whoever has it, within its time-out.
 
-    As a block it gives the message: `ack` when the block ends, `retry` when it raises. The error is stored with
-    the message and logged; the loop goes on.
+    As a block it gives the message: `ack` when the block ends, `retry` when it raises, or what `Park`, `Skip` and
+    `RetryLater` say. The error is stored with the message and logged; the loop goes on.
     """
 
-    __slots__ = ("_claim", "_consumer", "_settled")
+    __slots__ = ("_consumer", "claim", "settled", "since")
 
-    def __init__(self, claim: Claim[Message[Any]], consumer: "Consumer") -> None:
-        self._claim = claim
+    def __init__(self, claim: Claim[Message[Any]], consumer: "Consumer", since: float) -> None:
+        self.claim = claim
+        """What the core knows it by."""
+        self.since = since
+        """When it came to its consumer, by the clock of this process."""
+        self.settled = False
+        """Whether its consumer has said what becomes of it."""
         self._consumer = consumer
-        self._settled = False
 
     @property
     def message(self) -> Message[Any]:
         """What it is about."""
-        return self._claim.message
+        return self.claim.message
 
     @property
     def position(self) -> int:
         """Of the message, in the log."""
-        return self._claim.message.position
+        return self.claim.message.position
 
     @property
     def attempt(self) -> int:
         """Which attempt this is, from 1."""
-        return self._claim.attempt
+        return self.claim.attempt
 
     @property
-    def route(self) -> str | None:
+    def route(self) -> str:
         """The consumer's route that matched: its name, or its expression."""
-        return self._claim.route
+        return self._consumer.route_of(self.claim)
 
     @property
-    def claim(self) -> Claim[Message[Any]]:
-        """What the core knows it by."""
-        return self._claim
+    def replay(self) -> bool:
+        """Whether the message had been handled before, and is repeated on purpose."""
+        return self._consumer.desk.is_replay(self.claim.message)
 
     async def ack(self) -> None:
         """It is done. Raises `Lost` if it is no longer this consumer's."""
-        self._settle("ack")
+        if not self._consumer.ack(self):
+            raise self._lost()
 
-    async def retry(self, after: float | None = None, reason: str = "") -> None:
-        """It failed: it comes again after so many seconds, or as the subscription's policy says."""
-        self._settle("retry", after=after, reason=reason)
+    async def retry(self, after: float | None = None, reason: str = "", *, count: bool = True) -> None:
+        """It failed: it comes again after so many seconds, or as the subscription's policy says.
+
+        With `count=False` it is no attempt, and comes again after `after` seconds, at once by default.
+        """
+        self._settle("retry", after=after, reason=reason, count=count)
 
     async def park(self, reason: str = "") -> None:
         """It is given up until a person decides."""
@@ -68,8 +77,9 @@ class Delivery:
         self._settle("skip", reason=reason)
 
     async def stop(self, reason: str = "") -> None:
-        """It comes again, and this consumer ends: what else it has goes to others."""
-        self._settle("stop", reason=reason)
+        """It comes again, which counts as an attempt, and this consumer ends: what else it has goes to others."""
+        self._settle("retry", reason=reason)
+        self._consumer.stop()
 
     async def extend(self, seconds: float) -> None:
         """It times out so many seconds from now."""
@@ -77,36 +87,45 @@ class Delivery:
             raise self._lost()
 
     async def __aenter__(self) -> Message[Any]:
-        return self._claim.message
+        return self.claim.message
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is not None and not isinstance(error, Exception):
-            return False
-        if self._settled:
-            return error is not None and self._consumer.complain(self, error)
         if error is None:
-            refused = self._consumer.settled("ack", [self])
-        else:
-            text = "".join(traceback.format_exception(error))
-            reason = f"{kind.__name__ if kind else ''}: {error}"
-            refused = self._consumer.settled("retry", [self], reason=reason, error=text)
-            self._consumer.complain(self, error)
-        if refused:
+            if not self.settled and not self._consumer.ack(self):
+                self._consumer.journal.warning("%s", self._lost(), position=self.position)
+            return False
+        if not isinstance(error, Exception):
+            return False
+        if self.settled:
+            self._consumer.journal.error("after position %d was settled: %r", self.position, error)
+        elif self._refused(error):
             self._consumer.journal.warning("%s", self._lost(), position=self.position)
-        return error is not None
+        return True
 
-    def _settle(self, how: str, **words: Any) -> None:
-        self._settled = True
+    def _refused(self, error: Exception) -> bool:
+        """Settles it by what a block raised; whether that was too late."""
+        settle = self._consumer.settled
+        match error:
+            case Park():
+                refused = settle("park", [self], reason=error.reason)
+            case Skip():
+                refused = settle("skip", [self], reason=error.reason)
+            case RetryLater():
+                refused = settle("retry", [self], after=error.seconds, count=error.count, reason=error.reason)
+            case _:
+                reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+                text = "".join(traceback.format_exception(error))
+                refused = settle("retry", [self], reason=reason, error=text, raised=error)
+        return bool(refused)
+
+    def _settle(self, how: Any, **words: Any) -> None:
         if self._consumer.settled(how, [self], **words):
             raise self._lost()
 
     def _lost(self) -> Lost:
-        return Lost(
-            f"the message at position {self.position} is no longer this consumer's: it timed out, or the "
-            "subscription moved on"
-        )
+        return Lost(f"the message at position {self.position} {self._consumer.why_refused(self)}")
 
     def __repr__(self) -> str:
         return f"Delivery(position={self.position}, attempt={self.attempt})"

@@ -1,17 +1,17 @@
 """Where the consumers of a subscription in this process get their deliveries."""
 
-import asyncio
 import random
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from milepost.dispatch import Breaker, Exchange, Lane, LaneState, Route, Routes
-from milepost.dispatch import Delivery as Claim
 from milepost.engine.clock import Clock
-from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.consumer import AnyClaim, Consumer
+from milepost.engine.consuming.endings import TOO_MANY
+from milepost.engine.consuming.handing import Handing
 from milepost.engine.consuming.options import Created
+from milepost.engine.consuming.settler import Settler
+from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.journal import Journal
 from milepost.engine.order import placed
 from milepost.engine.owned import Owned
@@ -26,7 +26,8 @@ from milepost.log.message import Message
 from milepost.names import bucket_of
 from milepost.progress.protocol import Held, Opened
 
-AnyClaim = Claim[Message[Any]]
+PATIENCE = 0.1
+"""The share of its time-out, at most a second of it, for which a delivery may wait for its consumer unnoticed."""
 
 
 class Desk:
@@ -43,21 +44,26 @@ class Desk:
         place: Place,
         clock: Clock,
         journal: Journal,
+        solitude: Solitude,
         lost: Callable[[Owned, Exception], None],
+        is_elsewhere: Callable[[], bool],
     ) -> None:
         self.created = created
         self.journal = journal
         self.lanes: dict[int, Owned] = {}
         self.consumers: dict[str, Consumer] = {}
         """By name, in the order in which they came."""
-        self.handled = 0
-        self.last_error: tuple[str, float] | None = None
         self._clock = clock
         self._place = place
         self._opened = opened
+        self._solitude = solitude
         self._lost = lost
+        self._is_elsewhere = is_elsewhere
+        self._stood_by = False
         self._breaker = self._new_breaker()
-        self._changed = asyncio.Event()
+        self._stalled: str | None = None
+        self.settler = Settler(self, clock, journal)
+        self.handing = Handing(self, clock, solitude)
         self.reading = self._new_reading()
         self.writing = self._new_writing()
 
@@ -66,11 +72,12 @@ class Desk:
         return Breaker(settings.stall_after, settings.retry.delay)
 
     def _new_reading(self) -> Reading:
+        window = self.created.declaration.window
         feed = self._place.log.feed
-        pages = Pages(feed, self.created.query(self._opened.since), lanes=1, by_stream=True)
-        return Reading(
-            feed, pages, self.places, self.filled, self.outlived, window=self.created.declaration.window
-        )
+        return Reading(feed, self._new_pages(), self.places, self.filled, self.outlived, window=window)
+
+    def _new_pages(self) -> Pages:
+        return Pages(self._place.log.feed, self.created.query(self._opened.since), lanes=1, by_stream=True)
 
     def _new_writing(self) -> Writing:
         checkpoint = self.created.declaration.checkpoint
@@ -82,60 +89,64 @@ class Desk:
             seconds=checkpoint.seconds,
             messages=checkpoint.messages,
             changed=self.exchanged,
-            woke=self._changed.set,
+            woke=self.handing.wake,
             lost=self._lost,
         )
 
     # The lane
 
     @property
-    def telling(self) -> Telling | None:
-        """Nobody listens: what happens to consumers they know themselves."""
-        return None
-
-    @property
     def standby(self) -> bool:
-        """Whether another process has the lane, or nobody has it yet."""
-        return not self.lanes
+        """Whether another process has the lane."""
+        return not self.lanes and self._is_elsewhere()
+
+    def say_standby(self) -> None:
+        """Tells, once, that this process stands by, if it does."""
+        if self.standby and not self._stood_by:
+            self._stood_by = True
+            self.journal.info("another process serves its consumers: those of this one stand by")
 
     @property
     def owned(self) -> Owned | None:
         """The lane, if this process has it."""
-        return next(iter(self.lanes.values()), None)
+        return self.lanes.get(0)
 
     def add(self, held: Held, state: LaneState[Message[Any]]) -> None:
         """The lane was taken."""
-        routes: Routes[Message[Any]] = Routes(self.created.strategy, _BUCKETS.get(self.created.strategy))
-        lane = Lane(
-            self.created.dispatch_settings(),
-            state,
-            breaker=self._breaker,
-            routes=routes,
-            random=random.random,
-        )
+        strategy = self.created.strategy
+        routes: Routes[Message[Any]] = Routes(strategy, _BUCKETS.get(strategy))
+        settings = self.created.dispatch_settings()
+        lane = Lane(settings, state, breaker=self._breaker, routes=routes, random=random.random)
         for consumer in self.consumers.values():
-            lane.join(consumer.name, consumer.routes)
+            lane.join(consumer.name, consumer.core_routes)
+        if self._stood_by:
+            self._stood_by = False
+            self.journal.info("takes over: it serves its consumers from now on")
         self.lanes[held.lane] = Owned(held, lane, looks_first=bool(state.running))
         self._lanes_changed()
 
     def lose(self, owned: Owned, error: Exception) -> None:
         """Another has the lane, or nobody knows what is stored: what consumers have is no longer theirs."""
-        self.journal.warning("consumers stand by: %s", str(error) or type(error).__name__)
+        self.journal.warning(
+            "the lane is lost, so what consumers have goes out again: %s", str(error) or type(error).__name__
+        )
+        self.settler.flush()
         owned.lost = True
         owned.running = 0
         owned.lane.discard()
         self.lanes.pop(owned.number, None)
         for consumer in self.consumers.values():
-            consumer.lose_all()
+            consumer.look()
         owned.ended()
         self._lanes_changed()
 
     async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
         """Ends the lane in good order: nothing more goes out, and what is out is settled or times out."""
         owned.closing = True
+        self.settler.flush()
         for consumer in self.consumers.values():
-            self._give_back(owned, consumer.give_back_unseen())
-        self._changed.set()
+            owned.lane.give_back(consumer.untaken())
+        self.look()
         await owned.at_rest()
         owned.lane.close()
         return owned.lane.exchange(self._clock.now())
@@ -149,7 +160,25 @@ class Desk:
     def _lanes_changed(self) -> None:
         self.reading.reads_for(self.lanes)
         self.writing.writes_for(self.lanes)
-        self._changed.set()
+        self._solitude.wants(self.handing, False)
+        self._solitude.settled()
+        self.handing.wake()
+
+    def look(self) -> None:
+        """Something was settled, or may go to somebody else."""
+        self.handing.wake()
+        owned = self.owned
+        if owned is None:
+            return
+        lane = owned.lane
+        owned.running = lane.in_flight
+        owned.ended()
+        self.reading.room()
+        self._solitude.settled()
+        if lane.settled >= self.writing.messages or lane.urgent(self._clock.now()):
+            self.writing.look()
+
+    # From the log and from the store
 
     def places(self, messages: Sequence[Message[Any]]) -> tuple[list[int], list[str] | None]:
         """The only lane and, with an order, the key of each message."""
@@ -159,7 +188,7 @@ class Desk:
         """The lane has got messages."""
         if owned.lane.urgent(self._clock.now()):
             self.writing.look()
-        self._changed.set()
+        self.handing.wake()
 
     def outlived(self, owned: Owned) -> None:
         """The server has another life than the one in which the lane was taken."""
@@ -169,13 +198,110 @@ class Desk:
         """The lane's progress is written, and what it asked is known."""
         owned.looks_first = False
         self.reading.room()
-        self._changed.set()
+        self.handing.wake()
+        self._follow_breaker()
 
     def poke(self) -> None:
         """A person may have changed rows."""
         for owned in self.lanes.values():
             owned.lane.poke()
         self.writing.look()
+
+    def _follow_breaker(self) -> None:
+        stalled, self._stalled = self._stalled, self._breaker.stalled
+        if self._stalled and not stalled:
+            self.journal.error("stalled: %s", self._stalled)
+        if stalled and not self._stalled:
+            self.journal.warning("goes on: a message succeeded again")
+
+    def tell_given_up(self, owned: Owned) -> None:
+        """Writes down what was parked without being tried again."""
+        for entry in owned.lane.given_up:
+            if entry.fate is not None:
+                self.journal.parked(entry.message, entry.fate.attempts, entry.fate.reason)
+        owned.lane.given_up.clear()
+
+    # Consumers
+
+    def join(self, consumer: Consumer) -> None:
+        """One more consumer; raises `ConsumerClosed` if there are too many."""
+        most = self.created.max_consumers
+        if most is not None and len(self.consumers) >= most:
+            raise ConsumerClosed(TOO_MANY, f": there may be {most:,}")
+        if (owned := self.owned) is not None:
+            owned.lane.join(consumer.name, consumer.core_routes)
+        self.consumers[consumer.name] = consumer
+        self.look()
+
+    def leave(self, consumer: Consumer) -> None:
+        """A consumer goes; what it has goes to others at once, and is no attempt."""
+        self.settler.flush()
+        if consumer.name in self.consumers and (owned := self.owned) is not None:
+            owned.lane.leave(consumer.name)
+        self._forget(consumer)
+
+    def lose_consumer(self, consumer: Consumer, reason: str) -> None:
+        """A consumer has vanished: what it had taken counts as an attempt, and what it had not goes to others."""
+        self.settler.flush()
+        if consumer.name in self.consumers:
+            self.settler.lost(consumer, reason)
+        self._forget(consumer)
+
+    def _forget(self, consumer: Consumer) -> None:
+        self.consumers.pop(consumer.name, None)
+        self.look()
+
+    def end(self, reason: str) -> None:
+        """All consumers end, and are told why."""
+        for consumer in list(self.consumers.values()):
+            self.leave(consumer)
+            consumer.close(reason)
+
+    def reroute(self, consumer: Consumer, routes: Sequence[Route]) -> None:
+        """A consumer's routes are others from now on."""
+        if (owned := self.owned) is not None:
+            owned.lane.configure(consumer.name, routes)
+            self.look()
+
+    def extend(self, claims: Sequence[AnyClaim], seconds: float) -> None:
+        """Gives deliveries that are in force so many seconds from now."""
+        if (owned := self.owned) is not None:
+            owned.lane.extend(claims, self._clock.now(), seconds)
+            self.handing.wake()
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a delivery may wait for its consumer before its time begins anew."""
+        return min(1.0, PATIENCE * self.created.declaration.timeout)
+
+    def restart(self, claim: AnyClaim) -> None:
+        """A consumer looks at a delivery that waited for it: its time begins."""
+        self.extend([claim], self.created.declaration.timeout)
+
+    def is_overdue(self, claim: AnyClaim) -> bool:
+        """Whether the time of a delivery has run out."""
+        return claim.deadline is not None and claim.deadline <= self._clock.now()
+
+    def is_replay(self, message: Message[Any]) -> bool:
+        """Whether a message had been handled before, and is repeated on purpose."""
+        return any(message.position in owned.held.replay for owned in self.lanes.values())
+
+    # Looking
+
+    @property
+    def telling(self) -> Telling | None:
+        """Nobody listens: what happens to consumers they know themselves."""
+        return None
+
+    @property
+    def handled(self) -> int:
+        """How many messages are done."""
+        return self.settler.numbers.done
+
+    @property
+    def last_error(self) -> tuple[str, float] | None:
+        """Why the last attempt failed that did, and when."""
+        return self.settler.last_error
 
     @property
     def in_flight(self) -> int:
@@ -186,139 +312,27 @@ class Desk:
         """The positions of these."""
         return {position for owned in self.lanes.values() for position in owned.lane.handed_out()}
 
-    # Consumers
-
-    def join(self, consumer: Consumer) -> None:
-        """One more consumer; raises `ConsumerClosed` if there are too many."""
-        most = self.created.max_consumers
-        if most is not None and len(self.consumers) >= most:
-            raise ConsumerClosed(f"too many consumers: there may be {most}")
-        if (owned := self.owned) is not None:
-            owned.lane.join(consumer.name, consumer.routes)
-        self.consumers[consumer.name] = consumer
-        self._look(owned)
-
-    def leave(self, consumer: Consumer) -> None:
-        """A consumer goes; what it has goes to others at once."""
-        if self.consumers.pop(consumer.name, None) is None:
-            return
-        if (owned := self.owned) is not None:
-            with suppress(KeyError):
-                owned.lane.leave(consumer.name)
-            self._look(owned)
-
-    def reroute(self, consumer: Consumer, routes: Sequence[Route]) -> None:
-        """A consumer's routes are others from now on."""
-        if (owned := self.owned) is not None:
-            owned.lane.configure(consumer.name, routes)
-            self._look(owned)
-
-    def settle(self, how: str, claims: list[AnyClaim], **words: Any) -> set[AnyClaim]:
-        """Settles deliveries in one way; those that were refused."""
-        owned = self.owned
-        if owned is None:
-            return set(claims)
-        lane, now = owned.lane, self._clock.now()
-        match how:
-            case "ack" | "skip":
-                refused = lane.ack(claims)
-            case "park":
-                refused = lane.park(claims, now, **words)
-            case "stop":
-                refused = [each for claim in claims for each in lane.stop(claim, now, **words)]
-            case _:
-                refused = lane.retry(claims, now, **words)
-        self.handled += len(claims) - len(refused) if how in ("ack", "skip") else 0
-        if how in ("retry", "park", "stop") and len(refused) < len(claims):
-            self.last_error = (words.get("reason") or how, now)
-        self._look(owned)
-        return set(refused)
-
-    def extend(self, claims: list[AnyClaim], seconds: float) -> set[AnyClaim]:
-        """Gives deliveries more time; those that were refused."""
-        owned = self.owned
-        if owned is None:
-            return set(claims)
-        refused = owned.lane.extend(claims, self._clock.now(), seconds)
-        self._changed.set()
-        return set(refused)
-
-    def _give_back(self, owned: Owned, claims: list[AnyClaim]) -> None:
-        owned.lane.give_back(claims)
-        self._look(owned)
-
-    def _look(self, owned: Owned | None) -> None:
-        """Something was settled, or may go to somebody else."""
-        self._changed.set()
-        if owned is None:
-            return
-        owned.running = owned.lane.in_flight
-        owned.ended()
-        self.reading.room()
-        lane = owned.lane
-        if lane.settled >= self.writing.messages or lane.urgent(self._clock.now()):
-            self.writing.look()
-
-    # Handing out
-
-    async def run(self) -> None:
-        """Hands out what can go out, and takes back what has timed out, until it is cancelled."""
-        while True:
-            self._changed.clear()
-            owned = self.owned
-            if owned is not None:
-                self._take_back(owned)
-                self._hand_out(owned)
-            await self._pause(owned)
-
-    def _take_back(self, owned: Owned) -> None:
-        expired = owned.lane.expire(self._clock.now())
-        if not expired:
-            return
-        for consumer in self.consumers.values():
-            consumer.gone(expired)
-        self.last_error = ("timed out", self._clock.now())
-        self._look(owned)
-
-    def _hand_out(self, owned: Owned) -> None:
-        if not owned.hands_out or (owned.lane.suspects and owned.lane.in_flight):
-            return
-        given: defaultdict[str, list[AnyClaim]] = defaultdict(list)
-        for claim in owned.lane.next(self._clock.now()):
-            given[claim.consumer or ""].append(claim)
-        for name, claims in given.items():
-            self.consumers[name].take(claims)
-        owned.running = owned.lane.in_flight
-        if owned.lane.urgent(self._clock.now()):
-            self.writing.look()
-
-    async def _pause(self, owned: Owned | None) -> None:
-        """Until something may have become possible: told, or by the time."""
-        moment = owned.lane.wake_at() if owned is not None else None
-        seconds = None if moment is None else max(0.001, self._clock.until(moment))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
+    def in_flight_of(self, consumer: Consumer) -> int:
+        """How many of them one consumer has."""
+        if consumer.name not in self.consumers or (owned := self.owned) is None:
+            return 0
+        return len(owned.lane.held_by(consumer.name))
 
     # Changing
 
     def change(self, created: Created, opened: Opened) -> None:
         """Other settings from now on; what is read from here on is read with them."""
-        query_changed = created.query(opened.since) != self.created.query(opened.since)
+        before = (self.created.declaration.selects(), self._opened.since)
         self.created, self._opened = created, opened
         settings = created.dispatch_settings()
+        self._breaker.stall_after, self._breaker.pace = settings.stall_after, settings.retry.delay
         for owned in self.lanes.values():
             owned.lane.change(settings)
         self.writing.change(settings, created.declaration.checkpoint)
-        if query_changed:
-            self.reading.change(Pages(self._place.log.feed, created.query(opened.since), lanes=1, by_stream=True))
-        self._changed.set()
-
-    def end(self, reason: str) -> None:
-        """All consumers end, and are told why."""
-        for consumer in list(self.consumers.values()):
-            consumer.close(reason)
-        self.consumers.clear()
+        self.reading.resize(settings.window)
+        if before != (created.declaration.selects(), opened.since):
+            self.reading.change(self._new_pages())
+        self.handing.wake()
 
 
 def _by_stream(message: Message[Any]) -> int:

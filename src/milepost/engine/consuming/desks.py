@@ -2,15 +2,20 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from weakref import WeakValueDictionary
 
 from milepost.dispatch import Route
 from milepost.engine.consuming.attended import Attended
-from milepost.engine.consuming.consumer import OPTIONS, Consumer
+from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.created import find
 from milepost.engine.consuming.desk import Desk
+from milepost.engine.consuming.endings import CLOSED
+from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.place import Place
 from milepost.errors import MilepostError
+
+Address = tuple[str, str]
+"""Group and name."""
 
 
 class Desks:
@@ -18,35 +23,47 @@ class Desks:
 
     def __init__(self, place: Callable[[], Place]) -> None:
         self._place = place
-        self._attended: dict[tuple[str, str], Attended] = {}
-        self._opening = asyncio.Lock()
+        self._attended: dict[Address, Attended] = {}
+        self._locks: WeakValueDictionary[Address, asyncio.Lock] = WeakValueDictionary()
+        self._solitude = Solitude()
+        self._ending: set[asyncio.Task[None]] = set()
 
     def consumer(self, group: str, name: str, routes: Sequence[Route]) -> Consumer:
         """A consumer that comes when its block begins, and goes when that ends."""
 
         async def attend(consumer: Consumer) -> Desk:
-            return await self._attend(group, name, consumer)
+            return await self._attend((group, name), consumer)
 
         async def left(consumer: Consumer) -> None:
-            await self._left(group, name)
+            await self._left((group, name), consumer)
 
         return Consumer(attend, left, routes)
 
-    async def _attend(self, group: str, name: str, consumer: Consumer) -> Desk:
-        async with self._opening:
-            attended = self._attended.get((group, name))
-            if attended is not None and not attended.is_over:
+    async def _attend(self, address: Address, consumer: Consumer) -> Desk:
+        async with self._lock(address):
+            attended = self._attended.get(address)
+            if attended is None or attended.is_over:
+                attended = await self._open(address)
+                self._attended[address] = attended
                 attended.runner.join(consumer)
-                return attended.runner
-            attended = await self._find(group, name)
-            attended.runner.join(consumer)
-            await attended.start()
-            self._attended[group, name] = attended
-        if attended.runner.standby:
-            attended.journal.info("another process serves its consumers: this one stands by")
+                try:
+                    await attended.start()
+                except BaseException:
+                    attended.runner.leave(consumer)
+                    self._end(attended)
+                    raise
+            else:
+                attended.runner.join(consumer)
         return attended.runner
 
-    async def _find(self, group: str, name: str) -> Attended:
+    def _lock(self, address: Address) -> asyncio.Lock:
+        lock = self._locks.get(address)
+        if lock is None:
+            self._locks[address] = lock = asyncio.Lock()
+        return lock
+
+    async def _open(self, address: Address) -> Attended:
+        group, name = address
         place = self._place()
         opened = await find(place, group, name)
         if opened.in_code:
@@ -55,31 +72,29 @@ class Desks:
             )
         if opened.settings["tracking"] == "all":
             raise MilepostError(f'{group}/{name} is for pulling: take from it with mp.pull("{name}")')
-        return Attended(group, name, opened, place)
+        return Attended(group, name, opened, place, self._solitude)
 
-    async def _left(self, group: str, name: str) -> None:
+    async def _left(self, address: Address, consumer: Consumer) -> None:
         """The last one ends it, so that another process can have the lane."""
-        async with self._opening:
-            attended = self._attended.get((group, name))
-            if attended is not None and not attended.runner.consumers:
-                del self._attended[group, name]
-                await attended.stop()
+        async with self._lock(address):
+            attended = self._attended.get(address)
+            if attended is None or attended.runner is not consumer.desk or attended.runner.consumers:
+                return
+            del self._attended[address]
+            await asyncio.shield(self._end(attended))
+
+    def _end(self, attended: Attended) -> asyncio.Task[None]:
+        """Whoever waits for it may be cancelled: it comes to its end all the same."""
+        task = asyncio.create_task(attended.stop())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
 
     async def close(self) -> None:
         """All consumers end."""
         attended, self._attended = list(self._attended.values()), {}
         for each in attended:
-            each.runner.end("closed")
-        await asyncio.gather(*(each.stop() for each in attended))
-
-
-def routes_of(routes: Sequence[Route] | None, options: dict[str, Any]) -> list[Route]:
-    """The routes of a consumer: those that are given, or one with these options."""
-    if routes is None:
-        return [Route(**{name: value for name, value in options.items() if value is not None})]
-    given = [name for name in OPTIONS if options.get(name) is not None]
-    if given:
-        raise ValueError(f"routes say it all: give {', '.join(given)} to each of them")
-    if not routes:
-        raise ValueError("a consumer has at least one route; without any option it takes everything")
-    return list(routes)
+            each.runner.end(CLOSED)
+            self._end(each)
+        if self._ending:
+            await asyncio.wait(self._ending)

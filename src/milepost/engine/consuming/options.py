@@ -8,11 +8,12 @@ from typing import Any, Final
 from milepost.dispatch import Retry, Settings
 from milepost.dispatch.routes import STRATEGIES
 from milepost.engine.checkpoint import Checkpoint
-from milepost.engine.declaration import Declaration
+from milepost.engine.declaration import OPTIONS, Declaration
 from milepost.engine.order import UNRELATED, ByFunction, order_named
 from milepost.engine.query import query_of
 from milepost.engine.values import Check, checked, one_of, optional, whole
 from milepost.log.reader import Query
+from milepost.suggestions import suggestion
 
 DEFAULTS: Final[Mapping[str, Any]] = {"ordered_by": None, "on_park": "continue"}
 """Where a subscription for consumers begins otherwise than one with handlers: consumers compete."""
@@ -23,6 +24,7 @@ _OWN: dict[str, Check[Any]] = {
     "max_consumers": optional(whole(1)),
     "max_unrouted": whole(1),
 }
+_OPTIONS = (*(option for option in OPTIONS if option not in _NOT_HERE), *_OWN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,8 @@ class Created:
         for option in options:
             if option in _NOT_HERE:
                 raise TypeError(f"subscription {name!r}: {option} is for subscriptions with handlers")
+            if option not in _OPTIONS:
+                raise TypeError(f"subscription {name!r} has no option {option!r}{suggestion(option, _OPTIONS)}")
         own = {
             option: checked(f"subscription {name!r}: {option}", _OWN[option], value)
             for option, value in options.items()

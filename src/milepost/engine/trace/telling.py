@@ -13,6 +13,8 @@ from milepost.progress.tracing import Around, StoredLane
 
 _GOES_ON: frozenset[Fate] = frozenset({"not reached", "retrying", "in flight"})
 """States that end by themselves, unless something keeps the subscription from going on."""
+_HOLDING: frozenset[Fate] = frozenset({"in flight", "retrying", "parked", "unrouted"})
+"""States in which a message may hold others of its key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +78,7 @@ def _with_neighbours(traced: Traced, around: Around, surroundings: Surroundings)
         return msgspec.structs.replace(
             traced, waiting_behind=neighbour(around.holder, BY_ROW[around.holder_state])
         )
-    if traced.state in ("waiting", "not reached", "skipped"):
+    if traced.state not in _HOLDING:
         return traced
     first = tuple(neighbour(position, "waiting") for position in around.first)
     return msgspec.structs.replace(traced, holds=around.waiting, holds_first=first)

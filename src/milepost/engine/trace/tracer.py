@@ -67,16 +67,24 @@ class Tracer:
         """The way of a subscription through the log."""
         return Way(subscription, self._orders)
 
+    async def glance(self, messages: Sequence[AnyMessage], subscription: StoredSubscription) -> list[Whereabouts]:
+        """Where messages are; of those that were passed not which definition decided, which takes more to know."""
+        return await self._find(messages, [self.way(subscription)])
+
     async def whereabouts(
         self, messages: Sequence[AnyMessage], subscriptions: Sequence[StoredSubscription]
     ) -> list[Whereabouts]:
-        """Where messages are, by subscription: rows are read after the cursors, which pass none without one."""
-        ids, positions = [each.id for each in subscriptions], [message.position for message in messages]
-        rows = await self.tracing.rows(ids, positions) if ids and positions else {}
-        ways = [self.way(subscription) for subscription in subscriptions]
-        lanes = [(way.subscription, lane) for way in ways for lane in way.unclear(messages)]
+        """Where messages are, by subscription."""
+        ways = {subscription.id: self.way(subscription) for subscription in subscriptions}
+        lanes = [(way.subscription, lane) for way in ways.values() for lane in way.unclear(messages)]
         for (subscription, lane), takes in (await self.tracing.takes(lanes)).items():
-            ways[ids.index(subscription)].takes[lane] = takes
+            ways[subscription].takes[lane] = takes
+        return await self._find(messages, list(ways.values()))
+
+    async def _find(self, messages: Sequence[AnyMessage], ways: Sequence[Way]) -> list[Whereabouts]:
+        """Rows are read after the cursors, which pass nothing without one."""
+        ids, positions = [way.subscription.id for way in ways], [message.position for message in messages]
+        rows = await self.tracing.rows(ids, positions) if ids and positions else {}
         return [
             way.find(message, rows.get((way.subscription.id, message.position)))
             for way in ways

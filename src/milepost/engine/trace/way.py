@@ -67,7 +67,7 @@ class Way:
     def _stored(self, message: Message[Any], row: StoredRow) -> Whereabouts:
         """What a row says, unless a worker has begun with it since."""
         flight = self._flights.get(message.position)
-        if flight is not None and (flight.since <= row.since or row.state is State.SKIPPED):
+        if flight is not None and (flight.since <= row.since or row.state in (State.SKIPPED, State.DONE)):
             flight = None
         state = BY_ROW[row.state] if flight is None else "in flight"
         since = row.since if flight is None else flight.since

@@ -17,6 +17,7 @@ BY_ROW: dict[State, Fate] = {
     State.UNROUTED: "unrouted",
     State.PARKED: "parked",
     State.SKIPPED: "skipped",
+    State.DONE: "done",
 }
 """What the states of rows are called where they are told."""
 

@@ -138,6 +138,7 @@ create table :"schema".deliveries (
     route text collate "C",
     reason text not null default '',
     error text not null default '',
+    consumer text,  -- who had it at the last attempt, if that was a consumer
     primary key (subscription, "position")
 );
 -- A row is in one of these two: whoever does not care about parked ones does not walk past them.
@@ -249,14 +250,14 @@ as $$
             'position', d."position", 'key', d.key, 'state', d.state,
             'since', date_part('epoch', d.since), 'attempts', d.attempts, 'total', d.total,
             'due', date_part('epoch', d.due), 'route', d.route, 'reason', d.reason, 'error', d.error,
-            'size', d.size, 'revision', d.revision),
+            'consumer', d.consumer, 'size', d.size, 'revision', d.revision),
         'message', json_build_object('position', d."position", 'size', d.size))
 $$;
 
 -- A row as an owner writes it.
 create type :"schema".delivery as (
     "position" bigint, key text, state text, since float8, attempts integer, total integer, due float8,
-    route text, reason text, error text, size integer, revision bigint
+    route text, reason text, error text, consumer text, size integer, revision bigint
 );
 
 -- Compare-and-sets of rows, each with the revision that it replaces (none: there is no row yet) and the row
@@ -290,10 +291,10 @@ begin
     ), inserted as (
         insert into :"schema".deliveries
             (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route, reason,
-             error)
+             error, consumer)
         select move_deliveries.subscription, g."position", move_deliveries.lane, (g."row").attempts, (g."row").total,
                (g."row").size, (g."row").revision, to_timestamp((g."row").since), to_timestamp((g."row").due), (g."row").state,
-               (g."row").key, (g."row").route, (g."row").reason, (g."row").error
+               (g."row").key, (g."row").route, (g."row").reason, (g."row").error, (g."row").consumer
         from given g
         where g.replaces is null and not g."row" is null
         on conflict do nothing
@@ -303,7 +304,8 @@ begin
         set attempts = (g."row").attempts, total = (g."row").total, size = (g."row").size,
             revision = (g."row").revision,
             since = to_timestamp((g."row").since), due = to_timestamp((g."row").due), state = (g."row").state,
-            key = (g."row").key, route = (g."row").route, reason = (g."row").reason, error = (g."row").error
+            key = (g."row").key, route = (g."row").route, reason = (g."row").reason, error = (g."row").error,
+            consumer = (g."row").consumer
         from stored g
         where d.ctid = g.tid and d.revision = g.replaces and not g."row" is null
         returning d."position"

@@ -1,9 +1,48 @@
 -- Definitions: what subscriptions select and how they order, and how that changes while programs run.
 -- oldest: 1
 
--- The subscription of a definition, locked: found by its name, by its former name, or made.
+-- The subscription of a name, or of one that had it before, if that is nobody's now.
+create function :"schema".named("group" text, name text) returns bigint
+language sql stable
+as $$
+    select s.id from :"schema".subscriptions s
+    where s."group" = $1 and (s.name = $2 or $2 = any (s.former))
+    order by s.name = $2 desc, s.id desc
+    limit 1
+$$;
+
+-- Whether a worker lives: it told something within its lease, or it beats.
+create function :"schema".lives(worker text, until timestamptz) returns boolean
+language sql stable
+as $$
+    select until >= :"schema".clock() or exists (
+        select from :"schema".workers w where w.id = $1 and w.beat + w.lease >= :"schema".clock())
+$$;
+
+-- Whether a live worker, other than one, runs a subscription, by a definition above a number.
+create function :"schema".is_run(subscription bigint, besides text, above integer) returns boolean
+language sql stable
+as $$
+    select exists (
+        select from :"schema".serving v
+        where v.subscription = $1 and v.runs and v.number > $3 and v.worker is distinct from $2
+          and :"schema".lives(v.worker, v.until))
+$$;
+
+-- Whether a live worker has a lane, or something of it still runs there.
+create function :"schema".is_held(subscription bigint, lane integer) returns boolean
+language sql stable
+as $$
+    select exists (
+        select from :"schema".serving v
+        where v.subscription = $1 and $2 = any (v.lanes) and :"schema".lives(v.worker, v.until))
+$$;
+
+-- The subscription of a definition, locked: found by its name, by a former one, or made. One that a newer program has
+-- renamed keeps its new name as long as that runs. What other definitions of the program name is left to them.
 create function :"schema".open_subscription(
-    declared jsonb, out opened :"schema".subscriptions, out created boolean
+    declared jsonb, others text[] default '{}', worker text default null,
+    out opened :"schema".subscriptions, out created boolean, out renamed text
 )
 language plpgsql volatile
 as $$
@@ -15,10 +54,23 @@ begin
         for no key update;
         exit when found;
         begin
-            update :"schema".subscriptions s set name = declared ->> 'name'
-            where s."group" = declared ->> 'group' and s.name = declared ->> 'renamed_from'
-            returning s.* into opened;
-            exit when found;
+            select * into opened from :"schema".subscriptions s
+            where s."group" = declared ->> 'group' and not s.name = any (others)
+              and (s.name = declared ->> 'renamed_from' or declared ->> 'name' = any (s.former))
+            order by s.name = declared ->> 'renamed_from' desc, s.id desc
+            limit 1
+            for no key update;
+            if found then
+                exit when opened.name is distinct from declared ->> 'renamed_from'
+                    and :"schema".is_run(opened.id, worker, 0);
+                renamed := opened.name;
+                update :"schema".subscriptions s
+                set name = declared ->> 'name',
+                    former = array_append(array_remove(s.former, declared ->> 'name'), s.name)
+                where s.id = opened.id
+                returning s.* into opened;
+                exit;
+            end if;
             insert into :"schema".subscriptions ("group", name, lanes, since)
             values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
                     (declared ->> 'since')::timestamptz)
@@ -32,20 +84,10 @@ begin
     end loop;
 end $$;
 
--- Whether a worker has a lane, as far as is known: it was taken, not released, and its owner is not known to be dead.
-create function :"schema".is_held(subscription bigint, lane integer, epoch bigint, released boolean) returns boolean
-language sql stable
-as $$
-    select epoch is not null and not released and not exists (
-        select from :"schema".lanes o
-        where o.subscription = $1 and o.lane = $2 and not exists (
-            select from :"schema".workers w where w.id = o.owner and w.beat + w.lease >= :"schema".clock()))
-$$;
-
 -- Where the lanes of a subscription stand together.
 create function :"schema".stand(
     subscription bigint, lanes integer,
-    out positions bigint[], out lowest bigint, out highest bigint,
+    out positions bigint[], out aheads jsonb, out lowest bigint, out highest bigint,
     out even boolean,  -- all at one position, with nothing ahead
     out held boolean,  -- by a live worker, at least one of them
     out released boolean  -- all in good order
@@ -53,12 +95,12 @@ create function :"schema".stand(
 language plpgsql stable
 as $$
 begin
-    select array_agg(c."position" order by l), min(c."position"),
+    select array_agg(c."position" order by l), jsonb_agg(to_jsonb(c.ahead) order by l), min(c."position"),
            max(greatest(c."position", c.ahead[cardinality(c.ahead)])),
            min(c."position") = max(c."position") and bool_and(c.ahead = '{}'),
-           bool_or(:"schema".is_held(stand.subscription, l, c.epoch, c.released)),
+           bool_or(:"schema".is_held(stand.subscription, l)),
            bool_and(c.epoch is null or c.released)
-    into positions, lowest, highest, even, held, released
+    into positions, aheads, lowest, highest, even, held, released
     from generate_series(0, lanes - 1) l
     cross join lateral (
         select c."position", c.ahead, c.epoch, c.released from :"schema".cursors c
@@ -67,7 +109,8 @@ begin
     ) c;
 end $$;
 
--- A new revision of every lane, which fences whoever has it, and changes nothing else.
+-- A new revision of every lane, which fences whoever has it. A live worker lets it go in good order: whoever takes it
+-- next need not think that it vanished.
 create function :"schema".fence(subscription bigint, lanes integer) returns void
 language plpgsql volatile
 as $$
@@ -81,8 +124,8 @@ begin
             order by c.revision desc limit 1;
             begin
                 insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
-                values (subscription, wanted, last.revision + 1, last.epoch, last.released, last."position",
-                        last.ahead);
+                values (subscription, wanted, last.revision + 1, last.epoch,
+                        last.released or :"schema".is_held(subscription, wanted), last."position", last.ahead);
                 exit;
             exception when unique_violation then
                 -- Its owner wrote at the same moment.
@@ -163,7 +206,8 @@ $$;
 
 -- The next definition of a subscription.
 create function :"schema".add_definition(
-    subscription bigint, declared jsonb, orders text, lanes integer, program text, positions bigint[]
+    subscription bigint, declared jsonb, orders text, lanes integer, program text, positions bigint[],
+    aheads jsonb default '[]'
 ) returns integer
 language plpgsql volatile
 as $$
@@ -173,9 +217,9 @@ begin
     update :"schema".subscriptions s set definition = s.definition + 1, lanes = add_definition.lanes
     where s.id = add_definition.subscription
     returning s.definition into added;
-    insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
+    insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions, aheads)
     values (subscription, added, declared ->> 'selects', add_definition.orders, add_definition.lanes, program,
-            positions);
+            positions, aheads);
     return added;
 end $$;
 
@@ -189,145 +233,184 @@ $$;
 -- Another order, or other lanes: brings the lanes to one position, with nothing in flight, a step for each call. First
 -- everybody lets them go; then whoever knows the old order works on up to where the foremost was; then everybody lets
 -- them go again. Tells what is to be done: `wait`, `help` to bring them there, or they are `ready`. When nobody knows
--- the old order, a function, they are ready where they stand.
-create function :"schema".approach(subscription :"schema".subscriptions, current :"schema".definitions, declared jsonb)
-returns text
+-- the old order, a function, they are ready where they stand, unless nothing may come twice: that is `refused`.
+create function :"schema".approach(
+    subscription :"schema".subscriptions, current :"schema".definitions, declared jsonb, worker text
+) returns text
 language plpgsql volatile
 as $$
 declare
     barrier text := :"schema".reordering(declared);
-    known boolean := current.orders not like 'function %' or current.orders = declared ->> 'orders';
     during interval := interval '10 seconds';
-    stands record;
-    runs boolean := exists (
-        select from :"schema".workers w
-        where subscription.id = any (w.wants) and w.beat + w.lease >= :"schema".clock());
-    helps boolean := known and (not runs or (declared ->> 'helps')::boolean);
-    goes_on boolean := subscription.barrier = barrier and subscription.barrier_until >= :"schema".clock();
+    is_known boolean := current.orders not like 'function %' or current.orders = declared ->> 'orders';
+    is_run boolean := :"schema".is_run(subscription.id, worker, 0);
+    goes_on boolean := coalesce(subscription.barrier = barrier and subscription.barrier_until >= :"schema".clock(), false);
+    stands record := :"schema".stand(subscription.id, subscription.lanes);
 begin
     -- A replay comes to its end first, as long as somebody can bring it there.
-    if (helps or runs) and :"schema".is_replaying(subscription.id) then
-        return case when helps then 'help' else 'wait' end;
+    if (is_known or is_run) and :"schema".is_replaying(subscription.id) then
+        return case when is_run then 'wait' else 'help' end;
+    end if;
+    -- While it is paused nobody brings them anywhere, and a person may want to move them.
+    if subscription.status = 'paused' and (stands.held or not stands.even) then
+        perform :"schema".lift_barrier(subscription.id, barrier);
+        return 'wait';
     end if;
     if :"schema".set_barrier(
         subscription.id, barrier, case when goes_on then subscription.barrier_at end, during
     ) <> barrier then
         return 'wait';
     end if;
-    stands := :"schema".stand(subscription.id, subscription.lanes);
     if stands.even then
         perform :"schema".set_barrier(subscription.id, barrier, null, during);
         return case when stands.held then 'wait' else 'ready' end;
     end if;
-    if not coalesce(goes_on, false) or subscription.barrier_at is null then
+    if not goes_on or subscription.barrier_at is null then
         if stands.held then
             return 'wait';
         end if;
         perform :"schema".set_barrier(subscription.id, barrier, stands.highest, during);
     end if;
-    if helps then
+    if is_known and not is_run then
         return 'help';
     end if;
-    if runs or stands.held or subscription.status = 'paused' then
+    if is_run or stands.held then
         return 'wait';
+    end if;
+    if (declared ->> 'exactly_once')::boolean then
+        perform :"schema".lift_barrier(subscription.id, barrier);
+        return 'refused';
     end if;
     perform :"schema".set_barrier(subscription.id, barrier, null, during);
     return 'ready';
 end $$;
 
+-- The number of an older definition that says the same, if a newer one is run by another worker: its program waits for
+-- that to end. One that has begun to go back to an older order goes on with it.
+create function :"schema".outdated(subscription :"schema".subscriptions, declared jsonb, worker text) returns integer
+language plpgsql stable
+as $$
+declare
+    known integer;
+begin
+    if subscription.barrier = :"schema".reordering(declared) and subscription.barrier_until >= :"schema".clock() then
+        return null;
+    end if;
+    select max(d.number) into known from :"schema".definitions d
+    where d.subscription = outdated.subscription.id and d.number < outdated.subscription.definition
+      and d.selects = declared ->> 'selects' and d.orders = declared ->> 'orders'
+      and d.lanes = (declared ->> 'lanes')::integer;
+    return case when :"schema".is_run(subscription.id, worker, known) then known end;
+end $$;
+
+-- What a definition says, as far as it is compared with others.
+create function :"schema".described(d :"schema".definitions) returns jsonb
+language sql immutable
+as $$
+    select jsonb_build_object('selects', d.selects, 'orders', d.orders, 'lanes', d.lanes)
+$$;
+
+-- Declares one subscription, and tells what is there: whether it is new, under which name it was known, which definition
+-- was in force if this is another, from which position on this one is, and what keeps it from being.
+create function :"schema".declare_subscription(
+    declared jsonb, others text[], program text, worker text, lease interval
+) returns jsonb
+language plpgsql volatile
+as $$
+declare
+    known record := :"schema".open_subscription(declared, others, worker);
+    subscription :"schema".subscriptions := known.opened;
+    lanes integer := (declared ->> 'lanes')::integer;
+    current :"schema".definitions;
+    stands record;
+    was jsonb;
+    from_position bigint;
+    pending text;
+    older integer;
+begin
+    if known.created then
+        insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
+        select subscription.id, l, 1, (declared ->> 'position')::bigint,
+               array(select jsonb_array_elements_text(declared -> 'ahead'))::bigint[]
+        from generate_series(0, lanes - 1) l;
+        insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions, aheads)
+        values (subscription.id, 1, declared ->> 'selects', declared ->> 'orders', lanes, program,
+                array_fill((declared ->> 'position')::bigint, array[lanes]),
+                (select jsonb_agg(declared -> 'ahead') from generate_series(1, lanes)));
+    else
+        if not subscription.in_code then
+            raise exception using errcode = 'MP004', message = format(
+                '%s/%s: it was created for consumers, and cannot have handlers: choose another name for one of both, '
+                'or delete it', subscription."group", subscription.name);
+        end if;
+        select * into current from :"schema".definitions d
+        where d.subscription = subscription.id and d.number = subscription.definition;
+        if (current.selects, current.orders, current.lanes)
+            is distinct from (declared ->> 'selects', declared ->> 'orders', lanes)
+        then
+            was := :"schema".described(current);
+            older := :"schema".outdated(subscription, declared, worker);
+            if older is null and (current.orders, current.lanes) is distinct from (declared ->> 'orders', lanes) then
+                pending := :"schema".approach(subscription, current, declared, worker);
+            end if;
+            if older is null and current.selects <> declared ->> 'selects' and coalesce(pending, 'help') = 'help' then
+                stands := :"schema".stand(subscription.id, current.lanes);
+                perform :"schema".fence(subscription.id, current.lanes);
+                subscription.definition := :"schema".add_definition(
+                    subscription.id, declared, current.orders, current.lanes, program, stands.positions,
+                    stands.aheads);
+                from_position := stands.lowest;
+                perform :"schema".act(subscription.id);
+            end if;
+        end if;
+    end if;
+    if worker is not null then
+        perform :"schema".tell(
+            subscription.id, worker, coalesce(older, subscription.definition),
+            older is null and coalesce(pending, 'help') = 'help', null, lease);
+    end if;
+    return :"schema".opened(subscription.id, coalesce(older, subscription.definition)) || jsonb_build_object(
+        'created', known.created, 'renamed', known.renamed, 'was', was, 'from', from_position, 'pending', pending);
+end $$;
+
 -- Creates the subscriptions that are new, numbers the definitions that changed, and tells what is there.
-create function :"schema".declare_subscriptions(definitions jsonb, program text) returns json
+create function :"schema".declare_subscriptions(definitions jsonb, program text, worker text, lease interval)
+returns json
 language plpgsql volatile
 as $$
 declare
     given record;
-    found_or_made record;
-    subscription :"schema".subscriptions;
-    created boolean;
-    current :"schema".definitions;
-    stands record;
-    earlier integer;
-    pending text;
-    reorders boolean;
-    changed text[];
     results json[] := array_fill(null::json, array[jsonb_array_length(definitions)]);
 begin
+    delete from :"schema".serving v where v.until < :"schema".clock() - interval '1 day';
     -- In one order, so that processes that start together do not wait for each other in a circle.
     for given in
-        select d.value as definition, d.ordinality::integer as ordinal
+        select d.value as definition, d.ordinality::integer as ordinal,
+               array(select o.value ->> 'name' from jsonb_array_elements(definitions) o
+                     where o.value ->> 'group' = d.value ->> 'group') as others
         from jsonb_array_elements(definitions) with ordinality d
         order by d.value ->> 'group' collate "C", d.value ->> 'name' collate "C"
     loop
-        found_or_made := :"schema".open_subscription(given.definition);
-        subscription := found_or_made.opened;
-        created := found_or_made.created;
-        changed := '{}';
-        pending := null;
-        if created then
-            insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
-            select subscription.id, l, 1, (given.definition ->> 'position')::bigint,
-                   array(select jsonb_array_elements_text(given.definition -> 'ahead'))::bigint[]
-            from generate_series(0, subscription.lanes - 1) l;
-            insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
-            values (subscription.id, 1, given.definition ->> 'selects', given.definition ->> 'orders',
-                    subscription.lanes, program,
-                    array_fill((given.definition ->> 'position')::bigint, array[subscription.lanes]));
-        else
-            if not subscription.in_code then
-                raise exception using errcode = 'MP004', message = format(
-                    '%s/%s: it was created for consumers, and cannot have handlers: choose another name for one of both, '
-                    'or delete it', subscription."group", subscription.name);
-            end if;
-            select * into current from :"schema".definitions d
-            where d.subscription = subscription.id and d.number = subscription.definition;
-            reorders := current.orders <> given.definition ->> 'orders'
-                or subscription.lanes <> (given.definition ->> 'lanes')::integer;
-            earlier := null;
-            if (reorders or current.selects <> given.definition ->> 'selects')
-                and subscription.barrier is distinct from :"schema".reordering(given.definition)
-            then
-                -- A program that is older than one that runs waits for it to end.
-                select max(d.number) into earlier from :"schema".definitions d
-                where d.subscription = subscription.id and d.selects = given.definition ->> 'selects'
-                  and d.orders = given.definition ->> 'orders'
-                  and d.lanes = (given.definition ->> 'lanes')::integer
-                  and exists (
-                      select from :"schema".workers w
-                      where subscription.id = any (w.wants) and w.beat + w.lease >= :"schema".clock());
-            end if;
-            if earlier is not null then
-                subscription.definition := earlier;
-                changed := array['a newer program runs it: this one waits until that has ended'];
-            else
-                if reorders then
-                    pending := :"schema".approach(subscription, current, given.definition);
-                    changed := changed || case
-                        when current.orders = given.definition ->> 'orders' then
-                            format('it has %s lanes and is to have %s', subscription.lanes,
-                                   given.definition ->> 'lanes')
-                        else format('it orders by %s and is to order by %s', current.orders,
-                                    given.definition ->> 'orders')
-                    end;
-                end if;
-                if current.selects <> given.definition ->> 'selects' and (pending is null or pending = 'help') then
-                    stands := :"schema".stand(subscription.id, subscription.lanes);
-                    perform :"schema".fence(subscription.id, subscription.lanes);
-                    subscription.definition := :"schema".add_definition(
-                        subscription.id, given.definition, current.orders, subscription.lanes, program,
-                        stands.positions);
-                    changed := changed || format(
-                        'it selected %s and now selects %s, from position %s on', current.selects,
-                        given.definition ->> 'selects', to_char(stands.lowest, 'FM999,999,999,999,999,999'));
-                end if;
-            end if;
-        end if;
-        results[given.ordinal] := (
-            :"schema".opened(subscription.id, subscription.definition) || jsonb_build_object(
-                'created', created, 'pending', pending, 'changed', nullif(array_to_string(changed, '; '), ''))
-        )::json;
+        results[given.ordinal] := :"schema".declare_subscription(
+            given.definition, given.others, program, worker, lease)::json;
     end loop;
     return array_to_json(results);
 end $$;
+
+-- What a worker does for a subscription; without lanes it has those that it had. Written only if it is news, or was long
+-- ago.
+create function :"schema".tell(
+    subscription bigint, worker text, number integer, runs boolean, lanes integer[], lease interval
+) returns void
+language sql volatile
+as $$
+    insert into :"schema".serving as v (subscription, worker, number, runs, lanes, until)
+    values ($1, $2, $3, $4, coalesce($5, '{}'), :"schema".clock() + $6)
+    on conflict (subscription, worker) do update
+    set number = $3, runs = $4, lanes = coalesce($5, v.lanes), until = :"schema".clock() + $6
+    where (v.number, v.runs, v.lanes) is distinct from ($3, $4, coalesce($5, v.lanes))
+       or v.until < :"schema".clock() + $6 * 2 / 3
+$$;
 
 -- A subscription as a worker of a definition has to know it.
 create function :"schema".opened(subscription bigint, number integer) returns jsonb
@@ -357,8 +440,11 @@ begin
 end $$;
 
 -- The other order, or the other lanes, in force from here on: the lanes are where `approach` brought them. Rows get
--- their new keys and lanes. Where lanes stand apart all begin at the lowest, and what is above that comes again.
-create function :"schema".reorder(subscription bigint, declared jsonb, rows jsonb, program text) returns text
+-- their new keys and lanes. Where lanes stand apart all begin at the lowest, and what is above that comes again. Tells
+-- what was in force and where that ended; null if the lanes are not where they were any more.
+create function :"schema".reorder(
+    subscription bigint, declared jsonb, rows jsonb, program text, worker text, lease interval
+) returns json
 language plpgsql volatile
 as $$
 declare
@@ -366,23 +452,18 @@ declare
     current :"schema".definitions;
     stands record;
     goal integer := (declared ->> 'lanes')::integer;
+    number integer;
 begin
     select * into opened from :"schema".subscriptions s where s.id = reorder.subscription for no key update;
     stands := :"schema".stand(subscription, opened.lanes);
     if opened.barrier is distinct from :"schema".reordering(declared) or opened.barrier_until < :"schema".clock()
         or opened.barrier_at is not null or stands.held
+        or not stands.even and (declared ->> 'exactly_once')::boolean
     then
         return null;
     end if;
     select * into current from :"schema".definitions d
     where d.subscription = reorder.subscription and d.number = opened.definition;
-    if not stands.even and (declared ->> 'exactly_once')::boolean then
-        raise exception using errcode = 'MP004', message = format(
-            '%s/%s: it ordered by %s and is to order by %s, while its lanes stand at different positions, nobody is '
-            'left who knows the old order, and its handlers write exactly once: messages would come twice. Move it, '
-            'or let the program with the old order handle everything first', opened."group", opened.name,
-            current.orders, declared ->> 'orders');
-    end if;
     delete from :"schema".deliveries d
     where d.subscription = reorder.subscription and d."position" > stands.lowest and not stands.even;
     perform :"schema".place_rows(subscription, rows);
@@ -391,14 +472,12 @@ begin
     end loop;
     delete from :"schema".lanes l where l.subscription = reorder.subscription and l.lane >= goal;
     delete from :"schema".replays r where r.subscription = reorder.subscription;
-    perform :"schema".add_definition(
-        subscription, declared, declared ->> 'orders', goal, program, stands.positions);
+    number := :"schema".add_definition(
+        subscription, declared, declared ->> 'orders', goal, program, stands.positions, stands.aheads);
+    if worker is not null then
+        -- Or an older program would find that nobody runs it.
+        perform :"schema".tell(subscription, worker, number, true, null, lease);
+    end if;
     perform :"schema".lift_barrier(subscription, opened.barrier);
-    return format('it ordered by %s in %s lanes and now orders by %s in %s, from position %s on', current.orders,
-                  opened.lanes, declared ->> 'orders', goal, to_char(stands.lowest, 'FM999,999,999,999,999,999'))
-        || case
-               when stands.even then ''
-               else format('; up to %s positions come again, since its lanes stood apart',
-                           to_char(stands.highest - stands.lowest, 'FM999,999,999,999'))
-           end;
+    return json_build_object('was', :"schema".described(current), 'from', stands.lowest, 'up_to', stands.highest);
 end $$;

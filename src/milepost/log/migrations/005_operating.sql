@@ -15,6 +15,23 @@ begin
     return true;
 end $$;
 
+-- What was passed over above a position, and up to another, comes again: it is passed over no longer.
+create function :"schema".forget_leaps(subscription bigint, lane integer, above bigint, up_to bigint) returns void
+language plpgsql volatile
+as $$
+begin
+    insert into :"schema".leaps (subscription, lane, low, high, at)
+    select p.subscription, p.lane, forget_leaps.up_to + 1, p.high, p.at from :"schema".leaps p
+    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane
+      and p.low <= forget_leaps.up_to and p.high > forget_leaps.up_to;
+    delete from :"schema".leaps p
+    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane and p.low > above
+      and p.low <= coalesce(up_to, 9223372036854775807);
+    update :"schema".leaps p set high = above
+    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane and p.low <= above
+      and p.high > above;
+end $$;
+
 -- Puts lanes elsewhere, behind a barrier of whoever asks, when nobody has them; null if it does not stand any more.
 -- Each lane comes with its cursor, what of it had been handled before, and what is passed over. Rows above one position
 -- and up to another are removed, since those messages come again, or never; tells how many.
@@ -40,7 +57,7 @@ begin
     get diagnostics removed = row_count;
     for given in
         select * from jsonb_to_recordset(lanes)
-            as l(lane integer, "position" bigint, ahead bigint[], replay bigint[], leap bigint[])
+            as l(lane integer, "position" bigint, ahead bigint[], replay bigint[], leaps jsonb)
     loop
         perform :"schema".put_lane(subscription, given.lane, given."position", given.ahead, true);
         delete from :"schema".replays r where r.subscription = place_lanes.subscription and r.lane = given.lane;
@@ -48,14 +65,10 @@ begin
             insert into :"schema".replays (subscription, lane, ranges)
             values (subscription, given.lane, given.replay);
         end if;
-        delete from :"schema".leaps p
-        where p.subscription = place_lanes.subscription and p.lane = given.lane and p.low > given."position";
-        update :"schema".leaps p set high = given."position"
-        where p.subscription = place_lanes.subscription and p.lane = given.lane and p.high > given."position";
-        if given.leap <> '{}' then
-            insert into :"schema".leaps (subscription, lane, low, high)
-            values (subscription, given.lane, given.leap[1], given.leap[2]);
-        end if;
+        perform :"schema".forget_leaps(subscription, given.lane, above, up_to);
+        insert into :"schema".leaps (subscription, lane, low, high)
+        select place_lanes.subscription, given.lane, p.low, p.high
+        from jsonb_to_recordset(given.leaps) as p(low bigint, high bigint);
         -- What comes again is handled by the definition in force.
         update :"schema".definitions d set positions[given.lane + 1] = given."position"
         where d.subscription = place_lanes.subscription and d.lanes = opened.lanes
@@ -88,6 +101,7 @@ begin
     delete from :"schema".replays r where r.subscription = delete_subscription.subscription;
     delete from :"schema".leaps p where p.subscription = delete_subscription.subscription;
     delete from :"schema".reports r where r.subscription = delete_subscription.subscription;
+    delete from :"schema".serving v where v.subscription = delete_subscription.subscription;
     delete from :"schema".subscriptions s where s.id = delete_subscription.subscription;
     perform pg_notify(:'schema', 'act');
     return true;

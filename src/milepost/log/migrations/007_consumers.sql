@@ -1,8 +1,23 @@
 -- Subscriptions that are created for consumers: their settings are here, not in a program.
 -- oldest: 1
 
--- Creates one, or changes it if that is wanted; tells what came of it: `created`, `updated`, `exists`, `in_code`, or
--- `reorders`, when it orders otherwise and nothing was done, for that takes a barrier.
+-- What each process with consumers of such a subscription tells: which of the changes that people made it follows, and
+-- what its consumers do. Who has not told anything for a while is gone.
+create unlogged table :"schema".attending (
+    subscription bigint not null,
+    worker text collate "C" not null,
+    until timestamptz not null,
+    at timestamptz not null,
+    acted bigint not null,  -- the subscription's, as of the change that it follows
+    owns boolean not null,  -- or it stands by
+    consumers integer not null,
+    statistics jsonb,  -- of an owner
+    primary key (subscription, worker)
+) with (fillfactor = 50);
+
+-- Creates one, or changes it if that is wanted; tells what came of it: `created`, `updated`, `exists`, `in_code`;
+-- `reorders`, when it orders otherwise and nothing was done, for that takes a barrier; or `tracks`, when it tracks
+-- otherwise, which cannot be changed.
 create function :"schema".create_subscription(declared jsonb, settings jsonb, if_exists text, program text) returns text
 language plpgsql volatile
 as $$
@@ -30,11 +45,16 @@ begin
     if if_exists <> 'update' then
         return 'exists';
     end if;
+    if made.settings ->> 'tracking' <> create_subscription.settings ->> 'tracking' then
+        return 'tracks';
+    end if;
     select * into current from :"schema".definitions d
     where d.subscription = made.id and d.number = made.definition;
     if current.orders <> declared ->> 'orders' then
         return 'reorders';
     end if;
+    -- Where it began stays what it was.
+    settings := settings || jsonb_build_object('start', made.settings -> 'start');
     if current.selects <> declared ->> 'selects' then
         perform :"schema".add_definition(
             made.id, declared, current.orders, 1, program, (:"schema".stand(made.id, 1)).positions);
@@ -64,7 +84,9 @@ begin
     end if;
     perform :"schema".place_rows(subscription, rows);
     perform :"schema".add_definition(subscription, declared, declared ->> 'orders', 1, program, stands.positions);
-    update :"schema".subscriptions s set settings = reorder_created.settings where s.id = reorder_created.subscription;
+    update :"schema".subscriptions s
+    set settings = reorder_created.settings || jsonb_build_object('start', s.settings -> 'start')
+    where s.id = reorder_created.subscription;
     perform :"schema".lift_barrier(subscription, barrier);
     return true;
 end $$;

@@ -1,1 +1,3 @@
-select :"schema".declare_subscriptions(%(definitions)s::jsonb, %(program)s::text)::text
+select :"schema".declare_subscriptions(
+    %(definitions)s::jsonb, %(program)s::text, %(worker)s::text, %(lease)s::interval
+)::text

@@ -5,7 +5,7 @@ with chosen as materialized (
     select d.*,
            lead(d."position", 1, 9223372036854775807) over (partition by d.lane, d.key order by d."position")
                as following,
-           bool_or(d.state not in ('waiting', 'skipped')) over (partition by d.lane, d.key) as counts
+           bool_or(d.state not in ('waiting', 'skipped', 'done')) over (partition by d.lane, d.key) as counts
     from unnest(%(positions)s::bigint[]) p("position")
     cross join lateral (
         select d.* from :"schema".deliveries d
@@ -14,10 +14,11 @@ with chosen as materialized (
     ) d
 )
 select d."position", d.state, d.key, d.attempts, d.total, d.size, d.since, d.due, d.reason, d.error,
+       d.consumer,
        case
            when d.state = 'waiting' then
                case when a.state <> 'waiting' then a."position" else coalesce(h."position", a."position") end
-           when d.state <> 'skipped' then
+           when d.state not in ('skipped', 'done') then
                sum(b.waiting) over (partition by d.lane, d.key order by d."position" desc)::bigint
        end
 from chosen d

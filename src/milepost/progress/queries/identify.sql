@@ -1,1 +1,1 @@
-select s.id from :"schema".subscriptions s where s."group" = %(group)s::text and s.name = %(name)s::text
+select n.id from (select :"schema".named(%(group)s::text, %(name)s::text) as id) n where n.id is not null

@@ -2,7 +2,8 @@
 select json_build_object(
     'id', s.id, 'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
-    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told, 'lanes', l.lanes
+    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told, 'lanes', l.lanes,
+    'settings', case when not s.in_code then s.settings end, 'consumers', a.consumers, 'standby', a.standby
 )::text
 from :"schema".subscriptions s
 cross join lateral (
@@ -23,13 +24,13 @@ cross join lateral (
 cross join lateral (
     select json_agg(
         json_build_object(
-            'number', g.lane, 'position', c."position", 'ahead', c.ahead, 'owner', w.id, 'since', o.since,
-            'held', :"schema".is_held(s.id, g.lane, c.epoch, c.released),
+            'number', g.lane, 'position', c."position", 'ahead', c.ahead, 'owner', coalesce(w.id, v.worker),
+            'since', o.since, 'held', v.worker is not null,
             'replay', (select r.ranges from :"schema".replays r where r.subscription = s.id and r.lane = g.lane))
         order by g.lane) as lanes
     from generate_series(0, s.lanes - 1) g(lane)
     cross join lateral (
-        select c."position", c.ahead, c.epoch, c.released
+        select c."position", c.ahead
         from :"schema".cursors c
         where c.subscription = s.id and c.lane = g.lane
         order by c.revision desc
@@ -37,6 +38,18 @@ cross join lateral (
     ) c
     left join :"schema".lanes o on o.subscription = s.id and o.lane = g.lane
     left join :"schema".workers w on w.id = o.owner and w.beat + w.lease >= :"schema".clock()
+    left join lateral (
+        select v.worker from :"schema".serving v
+        where v.subscription = s.id and g.lane = any (v.lanes) and :"schema".lives(v.worker, v.until)
+        order by v.number desc
+        limit 1
+    ) v on true
 ) l
-where %(name)s::text is null or (s."group" = %(group)s::text and s.name = %(name)s::text)
+cross join lateral (
+    select coalesce(sum(a.consumers), 0) as consumers,
+           coalesce(json_agg(a.worker order by a.worker) filter (where not a.owns), '[]') as standby
+    from :"schema".attending a
+    where a.subscription = s.id and a.until >= :"schema".clock()
+) a
+where %(name)s::text is null or s.id = :"schema".named(%(group)s::text, %(name)s::text)
 order by s."group", s.name

@@ -2,10 +2,18 @@
 -- for one that does not know what people have done meanwhile. The lock keeps both out while lanes are taken.
 with current as materialized (
     select s.definition, s.acted from :"schema".subscriptions s where s.id = %(subscription)s::bigint for share
+), taken as materialized (
+    select case
+               when c.definition > %(number)s::integer or c.acted > %(acted)s::bigint then null
+               else :"schema".take(%(subscription)s::bigint, %(lanes)s::integer[])
+           end as lanes,
+           case when c.definition > %(number)s::integer then c.definition end as newer
+    from current c
+), told as (
+    update :"schema".serving v
+    set lanes = v.lanes || array(
+        select (l.value ->> 'lane')::integer from json_array_elements(t.lanes -> 'lanes') l(value))
+    from taken t
+    where v.subscription = %(subscription)s::bigint and v.worker = %(worker)s::text and t.lanes is not null
 )
-select case
-           when c.definition > %(number)s::integer or c.acted > %(acted)s::bigint then null
-           else :"schema".take(%(subscription)s::bigint, %(lanes)s::integer[])::text
-       end,
-       case when c.definition > %(number)s::integer then c.definition end
-from current c
+select t.lanes::text, t.newer from taken t

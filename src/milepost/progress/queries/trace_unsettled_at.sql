@@ -7,4 +7,4 @@ cross join lateral (
     where d.subscription = %(subscription)s::bigint and d."position" = p."position"
     limit 1
 ) d
-where d.state <> 'skipped'
+where d.state not in ('skipped', 'done')

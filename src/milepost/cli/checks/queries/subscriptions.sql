@@ -57,7 +57,7 @@ cross join lateral (
                as seconds
     from generate_series(0, s.lanes - 1) g(lane)
     cross join lateral (
-        select c."position", :"schema".is_held(s.id, g.lane, c.epoch, c.released) as is_held
+        select c."position", :"schema".is_held(s.id, g.lane) as is_held
         from :"schema".cursors c
         where c.subscription = s.id and c.lane = g.lane
         order by c.revision desc

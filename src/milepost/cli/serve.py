@@ -1,0 +1,134 @@
+"""`milepost serve`: the log and its subscriptions over HTTP."""
+
+import asyncio
+import sys
+from math import isfinite
+from ssl import SSLError
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from milepost.app import Milepost
+from milepost.cli.ending import Refusal, say
+from milepost.cli.options import Schema, Url, milepost
+from milepost.server import MISSING
+from milepost.server.access.tokens import Tokens
+from milepost.server.hosts import LOCAL_NAMES, is_loopback
+
+if TYPE_CHECKING:
+    from milepost.server.serving import Certificate
+
+PORT = 8480
+
+
+def serve(
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen; 0.0.0.0 or :: for every interface.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="N", min=0, max=65535, help="0: any that is free.")] = PORT,
+    embedded: Annotated[
+        bool,
+        typer.Option(
+            "--embedded", help="Serve a PostgreSQL of its own in ./.milepost: the same as --url embedded."
+        ),
+    ] = False,
+    tokens: Annotated[
+        bool,
+        typer.Option("--tokens", help="Ask for a token on this machine too; elsewhere one is always asked for."),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A name by which it may be asked; can be repeated.", show_default=False),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A certificate with its chain, for TLS.", show_default=False)
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The key of the certificate.", show_default=False)
+    ] = None,
+    grace: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0, help="How long what is open may take to end after a signal.")
+    ] = 25,
+    url: Url = None,
+    schema: Schema = None,
+) -> None:
+    """Serves the log and its subscriptions over HTTP, until Ctrl-C or SIGTERM.
+
+    **Try it:** `milepost serve --embedded`, then `curl localhost:8480/v1/head`
+
+    Without a token it serves this machine alone. On any other address every request needs one, which
+    `milepost token make` makes. What there is to ask is described at /openapi.json.
+    """
+    if not isfinite(grace):
+        raise Refusal(f"--grace {grace}: a number is wanted")
+    if embedded and url is not None:
+        raise Refusal("--embedded and --url exclude each other")
+    certificate = _certificate(tls_cert, tls_key)
+    mp = milepost("embedded" if embedded else url, schema)
+    is_local = is_loopback(host) and not tokens
+    asyncio.run(
+        _serve(mp, host, port, hosts=_hosts(allow_host, is_local), local=is_local, tls=certificate, grace=grace)
+    )
+
+
+async def _serve(
+    mp: Milepost,
+    host: str,
+    port: int,
+    *,
+    hosts: frozenset[str] | None,
+    local: bool,
+    tls: "Certificate | None",
+    grace: float,
+) -> None:
+    from milepost.server import create_app, serving
+
+    try:
+        listener = serving.listen(host, port)
+    except OSError as error:
+        raise Refusal(f"--host {host} --port {port}: {error.strerror or error}") from error
+    with listener:
+        async with mp:
+            name = f"[{host}]" if ":" in host else host
+            typer.echo(f"serving at {'https' if tls else 'http'}://{name}:{listener.getsockname()[1]}")
+            sys.stdout.flush()
+            if not local:
+                await _remark(mp, encrypted=tls is not None or is_loopback(host))
+            app = create_app(mp, access="local" if local else "tokens", hosts=hosts)
+            await serving.serve(app, listener, grace=grace, tls=tls)
+
+
+async def _remark(mp: Milepost, *, encrypted: bool) -> None:
+    """Says what a person may not have thought of."""
+    if not await Tokens(mp.log.database, mp.settings["schema"].value).in_force():
+        say(
+            "there is no token yet, and every request is refused: make one, `milepost token make NAME --role read`"
+        )
+    if not encrypted:
+        say("tokens travel in clear text: give --tls-cert and --tls-key, or let a proxy with TLS stand before it")
+
+
+def _hosts(allowed: list[str] | None, is_local: bool) -> frozenset[str] | None:
+    """The names by which the server may be asked; None: any."""
+    if not allowed:
+        return LOCAL_NAMES if is_local else None
+    return frozenset(name.lower() for name in allowed) | (LOCAL_NAMES if is_local else frozenset())
+
+
+def _certificate(certificate: str | None, key: str | None) -> "Certificate | None":
+    try:
+        from milepost.server.serving import Certificate
+    except ModuleNotFoundError as error:
+        raise Refusal(MISSING) from error
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise Refusal("--tls-cert and --tls-key go together")
+    found = Certificate(certificate, key)
+    try:
+        found.check()
+    except SSLError as error:
+        raise Refusal(f"--tls-cert and --tls-key: {error.reason or error}") from error
+    except OSError as error:
+        raise Refusal(f"--tls-cert and --tls-key: {error.strerror}") from error
+    return found

@@ -1,0 +1,138 @@
+"""The routes of a consumer: what it asks for, and how that changes."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from milepost.dispatch import Delivery as Claim
+from milepost.dispatch import Route
+from milepost.engine.values import Check, checked, whole
+from milepost.log.message import Message
+from milepost.suggestions import suggestion
+
+_LARGEST: Final = 2**63 - 1
+_CHECKS: dict[str, Check[Any]] = {
+    "priority": whole(-_LARGEST, _LARGEST),
+    "capacity": whole(0, _LARGEST),
+    "capacity_bytes": whole(0, _LARGEST),
+}
+OPTIONS: Final = ("where", *_CHECKS)
+"""Of a consumer that has one route."""
+
+
+class Routing:
+    """Routes, each with a name that the core knows it by for as long as the consumer has it.
+
+    By that name a route keeps its budget: one without a name of its own gets a number, which no other has had.
+    """
+
+    def __init__(self, routes: Sequence[Route], *, names: Sequence[str] = (), given: int = 0) -> None:
+        self.routes = tuple(routes)
+        """As its user gave them."""
+        self._given = given
+        self._names = [*names, *(self._name(route) for route in routes[len(names) :])]
+        self._by_name = dict(zip(self._names, self.routes, strict=True))
+        if len(self._by_name) < len(self._names):
+            raise ValueError("each route of a consumer needs its own name")
+
+    def _name(self, route: Route) -> str:
+        if route.name is not None:
+            return f"={route.name}"
+        self._given += 1
+        return f"#{self._given}"
+
+    @property
+    def named(self) -> list[Route]:
+        """As the core knows them."""
+        return [replace(route, name=name) for name, route in self._by_name.items()]
+
+    def word_for(self, claim: Claim[Message[Any]]) -> str:
+        """The name of the route that a delivery came by, or its expression."""
+        route = claim.member.route if claim.member else None
+        if route is None or route.name is None:
+            return "everything"
+        return route.name[1:] if route.name.startswith("=") else str(replace(route, name=None))
+
+    def configured(self, routes: Sequence[Route] | None, options: dict[str, Any]) -> "Routing":
+        """Other routes, or of the only one other options."""
+        if routes is not None:
+            refuse_options(options)
+            # Those that stay as they are, and those of the same name, go on with what they have open.
+            return self._followed_by(_some(routes))
+        return Routing([changed(self.routes, options)], names=self._names, given=self._given)
+
+    def with_another(self, route: Route) -> "Routing":
+        """One more."""
+        return Routing([*self.routes, _route(route)], names=self._names, given=self._given)
+
+    def without(self, route: Route) -> "Routing":
+        """One less."""
+        if route not in self.routes:
+            raise ValueError(f"this consumer has no route {str(route)!r}")
+        if len(self.routes) == 1:
+            raise ValueError("a consumer has at least one route: with a capacity of 0 it pauses, `drain` ends it")
+        at = self.routes.index(route)
+        routes, names = list(self.routes), list(self._names)
+        del routes[at], names[at]
+        return Routing(routes, names=names, given=self._given)
+
+    def _followed_by(self, routes: Sequence[Route]) -> "Routing":
+        """The new ones; one without a name that was there before, or else stands in the same place, stays the same."""
+        unnamed = [name for name in self._names if name.startswith("#")]
+        kept = {name: route for name, route in self._by_name.items() if name in unnamed and route in routes}
+        free = [name for name in unnamed if name not in kept]
+        names, given = list[str](), self._given
+        for route in routes:
+            same = next((name for name, known in kept.items() if known == route), None)
+            if route.name is not None:
+                names.append(f"={route.name}")
+            elif same is not None:
+                del kept[same]
+                names.append(same)
+            elif free:
+                names.append(free.pop(0))
+            else:
+                given += 1
+                names.append(f"#{given}")
+        return Routing(routes, names=names, given=given)
+
+
+def routes_of(routes: Sequence[Route] | None, options: dict[str, Any]) -> list[Route]:
+    """The routes of a consumer: those that are given, or one with these options."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if routes is None:
+        return [changed([Route()], given)]
+    refuse_options(given)
+    return _some(routes)
+
+
+def refuse_options(given: Iterable[str]) -> None:
+    """Beside routes there are none."""
+    if names := list(given):
+        raise ValueError(f"routes say it all: give {', '.join(names)} to each of them")
+
+
+def changed(routes: Sequence[Route], options: dict[str, Any]) -> Route:
+    """The only route of a consumer with other options."""
+    if len(routes) != 1:
+        raise ValueError("this consumer has several routes: configure it with routes=[…]")
+    for name, value in options.items():
+        if name not in OPTIONS:
+            raise TypeError(f"a route has no option {name!r}{suggestion(name, OPTIONS)}")
+        if name in _CHECKS:
+            checked(name, _CHECKS[name], value)
+    return replace(routes[0], **options)
+
+
+def _some(routes: Sequence[Route]) -> list[Route]:
+    if not routes:
+        raise ValueError("a consumer has at least one route; without any option it takes everything")
+    return [_route(route) for route in routes]
+
+
+def _route(route: Any) -> Route:
+    if not isinstance(route, Route):
+        raise ValueError(f"Route(…) is wanted, not {route!r}")  # noqa: TRY004 - as with every option
+    for name, check in _CHECKS.items():
+        checked(name, check, getattr(route, name))
+    return route

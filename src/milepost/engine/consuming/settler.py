@@ -1,0 +1,133 @@
+"""Settles what consumers have, and keeps account of it."""
+
+import asyncio
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from milepost.engine.clock import Clock
+from milepost.engine.consuming.statistics import How, Numbers
+from milepost.engine.journal import Journal
+
+if TYPE_CHECKING:
+    from milepost.engine.consuming.consumer import AnyClaim, Consumer
+    from milepost.engine.consuming.desk import Desk
+
+TIMED_OUT = "timed out"
+
+
+class Settler:
+    """Tells the lane what became of deliveries, counts them, and writes down what failed."""
+
+    def __init__(self, desk: "Desk", clock: Clock, journal: Journal) -> None:
+        self._desk = desk
+        self._clock = clock
+        self._journal = journal
+        self.numbers = Numbers()
+        """Of all consumers together."""
+        self.last_error: tuple[str, float] | None = None
+        """Why the last attempt failed that did, and when."""
+        self._acking: list[Consumer] = []
+        """Consumers that have something done in this step of the loop."""
+
+    # Done
+
+    def acks_soon(self, consumer: "Consumer") -> None:
+        """A consumer has something done: the lane is told at the end of this step of the loop."""
+        if not self._acking:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._acking.append(consumer)
+
+    def flush(self) -> None:
+        """Tells the lane now what is done."""
+        if not self._acking:
+            return
+        acking, self._acking = self._acking, []
+        for consumer in acking:
+            claims, latencies = consumer.take_acked()
+            self._ack(consumer, claims, latencies)
+        self._desk.look()
+
+    def _ack(self, consumer: "Consumer", claims: "Sequence[AnyClaim]", latencies: Sequence[float]) -> None:
+        if (owned := self._desk.owned) is not None:
+            owned.lane.ack(claims)
+        self._count(consumer, "ack", latencies)
+
+    # Anything else
+
+    def settle(
+        self,
+        consumer: "Consumer",
+        how: How,
+        claims: "Sequence[AnyClaim]",
+        latencies: Sequence[float],
+        *,
+        raised: Exception | None = None,
+        **words: Any,
+    ) -> None:
+        """Settles deliveries that are in force, in one way."""
+        owned = self._desk.owned
+        if owned is None:
+            return
+        lane, now = owned.lane, self._clock.now()
+        match how:
+            case "ack":
+                self._ack(consumer, claims, latencies)
+                self._desk.look()
+                return
+            case "skip":
+                lane.skip(claims)
+            case "park":
+                lane.park(claims, now, **words)
+            case _:
+                lane.retry(claims, now, **words)
+        self._count(consumer, how, latencies)
+        self._write_down(claims, words.get("reason", ""), raised)
+        if how != "skip":
+            self.failed(claims, words.get("reason") or how)
+        self._desk.look()
+
+    def timed_out(self, claims: "Sequence[AnyClaim]") -> None:
+        """Consumers took too long for these: each is an attempt."""
+        owned = self._desk.owned
+        if owned is None or not claims:
+            return
+        owned.lane.retry(claims, self._clock.now(), reason=TIMED_OUT)
+        self._write_down(claims, TIMED_OUT, TimeoutError(TIMED_OUT))
+        self.failed(claims, TIMED_OUT)
+        for claim in claims:
+            consumer = self._desk.consumers.get(claim.consumer or "")
+            if consumer is not None:
+                self._count(consumer, "timeout", [self._desk.created.declaration.timeout])
+
+    def lost(self, consumer: "Consumer", reason: str) -> None:
+        """A consumer has vanished: what it had taken counts as an attempt, and what it had not goes to others."""
+        owned = self._desk.owned
+        if owned is None:
+            return
+        owned.lane.give_back(consumer.untaken())
+        claims = list(owned.lane.held_by(consumer.name))
+        owned.lane.lose(consumer.name, self._clock.now(), reason)
+        self._write_down(claims, reason, ConnectionError(reason))
+        if claims:
+            self.failed(claims, reason)
+
+    # Keeping account
+
+    def _count(self, consumer: "Consumer", how: How, latencies: Sequence[float]) -> None:
+        consumer.numbers.settled(how, latencies)
+        self.numbers.settled(how, latencies)
+        consumer.look()
+
+    def _write_down(self, claims: "Collection[AnyClaim]", reason: str, error: Exception | None) -> None:
+        now = self._clock.now()
+        for claim in claims:
+            self._journal.settled(claim.message, claim.attempt, reason, claim.entry.fate, now, error)
+
+    def failed(self, claims: "Collection[AnyClaim]", reason: str) -> None:
+        """Attempts failed."""
+        now = self._clock.now()
+        self.last_error = (reason, now)
+        of_consumers = [self._desk.consumers.get(claim.consumer or "") for claim in claims]
+        for numbers in (self.numbers, *(consumer.numbers for consumer in of_consumers if consumer is not None)):
+            numbers.error, numbers.error_at = reason, datetime.fromtimestamp(now, UTC)

@@ -1,0 +1,1 @@
+"""Pulling: whoever comes claims deliveries of a subscription with `tracking="all"`, and settles them in bulk."""

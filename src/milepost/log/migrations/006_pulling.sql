@@ -1,0 +1,891 @@
+-- Pulling: subscriptions that turn every message into a row, which whoever comes claims and settles.
+-- oldest: 1
+
+alter table :"schema".deliveries
+    drop constraint deliveries_state_check,
+    add constraint deliveries_state_check check (
+        state in ('waiting', 'running', 'retrying', 'unrouted', 'parked', 'skipped', 'done')),
+    add claim uuid,  -- of whoever has pulled it: what it is settled by
+    add expires timestamptz,  -- when the claim ends by itself
+    add replay boolean not null default false,  -- it had been handled before
+    -- Of those that are pulled: whether it is the one of its key that may be claimed, or has no key. Null: nobody could
+    -- look yet.
+    add head boolean default false;
+create index deliveries_ready on :"schema".deliveries (subscription, "position") where state = 'waiting' and head;
+create index deliveries_again on :"schema".deliveries (subscription, due, "position") where state = 'retrying' and head;
+create index deliveries_claimed on :"schema".deliveries (subscription, expires) where claim is not null;
+create index deliveries_heads on :"schema".deliveries (subscription, key) where head and key is not null;
+create index deliveries_unsure on :"schema".deliveries (subscription, key) where head is null;
+create index deliveries_done on :"schema".deliveries (subscription, since) where state = 'done';
+
+-- For which cursor, definition and policy the heads of its keys were last made out from scratch.
+alter table :"schema".subscriptions add headed text;
+
+-- How long a message waits after so many attempts, in seconds; null: there is no further one. The same as `Retry.wait`.
+create function :"schema".retry_wait(policy jsonb, attempts integer) returns float8
+language plpgsql volatile
+as $$
+declare
+    delay float8 := policy ->> 'delay';
+    factor float8 := policy ->> 'factor';
+    longest float8 := coalesce((policy ->> 'max_delay')::float8, 'infinity');
+    plain float8;
+begin
+    if attempts >= (policy ->> 'attempts')::integer then
+        return null;
+    elsif delay = 0 or longest = 0 then
+        return 0;
+    elsif (attempts - 1) * ln(factor) >= ln(longest) - ln(delay) then
+        plain := longest;
+    else
+        plain := delay * power(factor, attempts - 1);
+    end if;
+    return plain * (1 + (policy ->> 'jitter')::float8 * (2 * random() - 1));
+end $$;
+
+-- A moment from now on: a hundred years ahead at most, which every clock can add.
+create function :"schema".moment(seconds float8) returns timestamptz
+language sql volatile
+as $$ select :"schema".clock() + make_interval(secs => least(greatest(seconds, 0), 3162240000)) $$;
+
+-- Who converts, settles or decides about rows of a key has its lock until the transaction ends, and looks in the next
+-- statement: so the one of a key that may be claimed is always known. Keys are locked in one order, whoever asks; instead
+-- of very many of them, the whole subscription.
+create function :"schema".lock_keys(subscription bigint, keys text[]) returns void
+language plpgsql volatile
+as $$
+declare
+    whole bigint := hashtextextended(:'schema', subscription);
+    lock bigint;
+begin
+    if cardinality(keys) > 512 then
+        perform pg_advisory_xact_lock(whole);
+    elsif cardinality(keys) > 0 then
+        perform pg_advisory_xact_lock_shared(whole);
+        for lock in select distinct hashtextextended(k, whole) from unnest(keys) k order by 1 loop
+            perform pg_advisory_xact_lock(lock);
+        end loop;
+    end if;
+end $$;
+
+-- The same without waiting for anybody: tells which keys it has.
+create function :"schema".try_lock_keys(subscription bigint, keys text[]) returns text[]
+language plpgsql volatile
+as $$
+declare
+    whole bigint := hashtextextended(:'schema', subscription);
+begin
+    if cardinality(keys) > 512 and pg_try_advisory_xact_lock(whole) then
+        return keys;
+    elsif cardinality(keys) = 0 or not pg_try_advisory_xact_lock_shared(whole) then
+        return '{}';
+    end if;
+    return array(select k from unnest(keys[:512]) k where pg_try_advisory_xact_lock(hashtextextended(k, whole)));
+end $$;
+
+-- Of each of these keys, which are locked, the lowest row becomes its head, if it has none. A parked one counts where it
+-- blocks its key. Tells how many.
+create function :"schema".promote_heads(subscription bigint, keys text[], blocks boolean) returns bigint
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    row_ids tid[];
+begin
+    row_ids := array(
+        select l.row_id
+        from unnest(keys) k(key)
+        cross join lateral (
+            select h.row_id
+            from (
+                (
+                    select d.ctid as row_id, d."position"
+                    from :"schema".deliveries d
+                    where d.subscription = promote_heads.subscription and d.lane = 0 and d.key = k.key
+                      and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+                    order by d."position"
+                    limit 1
+                )
+                union all
+                (
+                    select d.ctid, d."position"
+                    from :"schema".deliveries d
+                    where blocks and d.subscription = promote_heads.subscription and d.lane = 0 and d.key = k.key
+                      and d.state = 'parked'
+                    order by d."position"
+                    limit 1
+                )
+            ) h
+            order by h."position"
+            limit 1
+        ) l
+        where not exists (
+            select from :"schema".deliveries d
+            where d.subscription = promote_heads.subscription and d.key = k.key and d.head));
+    update :"schema".deliveries d set head = true where d.ctid = any (row_ids);
+    return cardinality(row_ids);
+end $$;
+
+-- Makes out the heads of these keys, which are locked: the one that runs, or the lowest. One that is just being claimed
+-- is waited for: it runs then. Tells how many are new.
+create function :"schema".place_heads(subscription bigint, keys text[], blocks boolean) returns bigint
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    row_ids tid[];
+begin
+    row_ids := array(
+        select d.row_id
+        from unnest(keys) k(key)
+        cross join lateral (
+            select d.ctid as row_id
+            from :"schema".deliveries d
+            where d.subscription = place_heads.subscription and d.key = k.key and d.head
+            for no key update
+        ) d);
+    update :"schema".deliveries d set head = false
+    where d.ctid = any (row_ids) and d.claim is null
+      and (
+          exists (
+              select from :"schema".deliveries b
+              where b.subscription = place_heads.subscription and b.lane = 0 and b.key = d.key
+                and b."position" < d."position" and b.state in ('waiting', 'running', 'retrying', 'unrouted'))
+          or blocks and exists (
+              select from :"schema".deliveries b
+              where b.subscription = place_heads.subscription and b.lane = 0 and b.key = d.key
+                and b."position" < d."position" and b.state = 'parked'));
+    row_ids := array(
+        select d.row_id
+        from unnest(keys) k(key)
+        cross join lateral (
+            select d.ctid as row_id
+            from :"schema".deliveries d
+            where d.subscription = place_heads.subscription and d.key = k.key and d.head is null
+        ) d);
+    update :"schema".deliveries d set head = false where d.ctid = any (row_ids);
+    return :"schema".promote_heads(subscription, keys, blocks);
+end $$;
+
+-- Rows of keys that somebody was at work on when they came get their place, some at a time. Nobody is waited for.
+create function :"schema".place_unsure(subscription bigint, blocks boolean) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    keys text[] := :"schema".try_lock_keys(subscription, array(
+        select distinct u.key
+        from (
+            select d.key from :"schema".deliveries d
+            where d.subscription = place_unsure.subscription and d.head is null
+            order by d.key
+            limit 512
+        ) u));
+begin
+    -- Not those whose head is just being claimed.
+    keys := array(
+        select k.key
+        from unnest(keys) k(key)
+        left join lateral (
+            select d."position" from :"schema".deliveries d
+            where d.subscription = place_unsure.subscription and d.key = k.key and d.head
+            limit 1
+        ) h on true
+        left join lateral (
+            select d."position" from :"schema".deliveries d
+            where d.subscription = place_unsure.subscription and d."position" = h."position"
+            limit 1
+            for no key update skip locked
+        ) f on true
+        where h."position" is not distinct from f."position");
+    perform :"schema".place_heads(subscription, keys, blocks);
+end $$;
+
+-- Makes out all heads of a subscription from scratch: its rows were moved about, or its order or its policy is another.
+-- False if somebody is at work on it.
+create function :"schema".place_all(subscription bigint, blocks boolean, headed text) returns boolean
+language plpgsql volatile
+as $$
+begin
+    perform from :"schema".subscriptions s where s.id = place_all.subscription for no key update skip locked;
+    if not found or not pg_try_advisory_xact_lock(hashtextextended(:'schema', subscription)) then
+        return false;
+    end if;
+    insert into :"schema".lanes (subscription, lane) values (place_all.subscription, 0) on conflict do nothing;
+    perform from :"schema".deliveries d where d.subscription = place_all.subscription and d.head for no key update;
+    with holding as (
+        select d."position", d.key, d.claim is not null as runs
+        from :"schema".deliveries d
+        where d.subscription = place_all.subscription
+          and (d.state in ('waiting', 'running', 'retrying', 'unrouted') or blocks and d.state = 'parked')
+    ), heads as (
+        select h."position" from holding h where h.key is null
+        union all
+        (
+            select distinct on (h.key) h."position"
+            from holding h
+            where h.key is not null
+            order by h.key, h.runs desc, h."position"
+        )
+    ), placed as (
+        select d."position", h."position" is not null as head
+        from :"schema".deliveries d
+        left join heads h on h."position" = d."position"
+        where d.subscription = place_all.subscription
+    )
+    update :"schema".deliveries d set head = p.head
+    from placed p
+    where d.subscription = place_all.subscription and d."position" = p."position" and d.head is distinct from p.head;
+    update :"schema".subscriptions s set headed = place_all.headed where s.id = place_all.subscription;
+    return true;
+end $$;
+
+-- Somebody may wait for what has just become ready: who sleeps has marked that first, as readers of the log do.
+create function :"schema".wake_pullers(subscription bigint) returns void
+language plpgsql volatile
+as $$
+begin
+    if exists (select from :"schema".sleeps s where s.until > (select :"schema".clock())) then
+        perform pg_notify(:'schema', 'pull ' || subscription);
+    end if;
+end $$;
+
+-- Whether a position is in ranges: first, last, first, last, …
+create function :"schema".is_within("position" bigint, ranges bigint[]) returns boolean
+language sql immutable
+as $$
+    select exists (
+        select from generate_series(1, cardinality($2), 2) i where $1 between $2[i] and $2[i + 1])
+$$;
+
+-- Claims rows that are ready, as many as there is room for: first those that are tried again, then new ones. What
+-- others are claiming just now is left to them.
+create function :"schema".claim_ready(
+    subscription bigint, most integer, bytes bigint, claim uuid, expires timestamptz, consumer text,
+    out taken json, out number integer, out size bigint
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    now timestamptz := :"schema".clock();
+begin
+    with again as materialized (
+        select d.ctid as row_id, d.size
+        from :"schema".deliveries d
+        where d.subscription = claim_ready.subscription and d.state = 'retrying' and d.head and d.due <= now
+        order by d.due, d."position"
+        limit most
+        for no key update skip locked
+    ), fresh as materialized (
+        select d.ctid as row_id, d.size
+        from :"schema".deliveries d
+        where d.subscription = claim_ready.subscription and d.state = 'waiting' and d.head
+        order by d."position"
+        limit most - (select count(*) from again)
+        for no key update skip locked
+    ), chosen as (
+        select c.row_id, sum(c.size) over (rows unbounded preceding) - c.size < bytes as fits
+        from (select * from again union all select * from fresh) c
+    ), claimed as (
+        update :"schema".deliveries d
+        set state = 'running', due = null, since = now, claim = claim_ready.claim, expires = claim_ready.expires,
+            consumer = claim_ready.consumer, revision = d.revision + 1
+        where d.ctid = any (array(select c.row_id from chosen c where c.fits))
+        returning d."position", d.attempts, d.replay, d.size
+    )
+    select json_agg(json_build_array(c."position", c.attempts + 1, c.replay) order by c."position"), count(*),
+           coalesce(sum(c.size), 0)
+    into taken, number, size
+    from claimed c;
+end $$;
+
+-- Messages become rows, and the cursor passes them, in this transaction; those that there is room for are claimed at
+-- once. The page says what it was read by: if that is no longer so, nothing happens. Who comes too late does not wait.
+create function :"schema".convert(
+    subscription bigint, settings jsonb, page jsonb, positions bigint[], sizes integer[], keys text[],
+    most integer, bytes bigint, claim uuid, expires timestamptz, consumer text,
+    out outcome text,  -- converted; lost: somebody else was first; full: enough wait already
+    out taken json, out number integer, out size bigint
+)
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    last :"schema".cursors;
+    now timestamptz := :"schema".clock();
+    blocks boolean := settings ->> 'on_park' = 'block';
+    ends bigint := page ->> 'position';
+    again bigint[];
+    all_keys text[];
+    locked text[] := '{}';
+    has_all boolean := false;
+    left_over boolean;
+begin
+    outcome := 'lost';
+    number := 0;
+    size := 0;
+    perform from :"schema".lanes l
+    where l.subscription = convert.subscription and l.lane = 0
+    for no key update skip locked;
+    if not found then
+        return;
+    end if;
+    -- Who changes the subscription, or is about to move it, is not waited for; and it waits for this.
+    perform from :"schema".subscriptions s
+    where s.id = convert.subscription and s.status = 'running' and s.definition = (page ->> 'number')::integer
+      and (s.barrier is null or s.barrier_until < now)
+    for share skip locked;
+    if not found then
+        return;
+    end if;
+    select * into last from :"schema".cursors c
+    where c.subscription = convert.subscription and c.lane = 0
+    order by c.revision desc limit 1;
+    if last.revision <> (page ->> 'revision')::bigint
+        or page ->> 'life' is not null
+        and not exists (select from :"schema".server_life l where l.token = (page ->> 'life')::uuid)
+    then
+        return;
+    end if;
+    if (select sum(n.waiting) from :"schema".counts n where n.subscription = convert.subscription)
+        >= (settings ->> 'max_waiting')::bigint
+    then
+        outcome := 'full';
+        return;
+    end if;
+
+    outcome := 'converted';
+    insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
+    values (subscription, 0, last.revision + 1, last.epoch, last.released, ends,
+            array(select jsonb_array_elements_text(page -> 'ahead'))::bigint[]);
+    if (last.revision + 1) % 64 = 0 then
+        delete from :"schema".cursors c
+        where c.subscription = convert.subscription and c.lane = 0
+          and c.revision between last.revision - 127 and last.revision and c.taken is null;
+    end if;
+    select r.ranges into again from :"schema".replays r where r.subscription = convert.subscription and r.lane = 0;
+    if again[cardinality(again)] <= ends then
+        delete from :"schema".replays r where r.subscription = convert.subscription and r.lane = 0;
+    end if;
+    if cardinality(positions) = 0 then
+        return;
+    end if;
+    -- Where later ones of a key may be there already, all of it is looked at below.
+    if settings ->> 'ordered_by' is not null and last.ahead = '{}' and again is null then
+        all_keys := array(select distinct k from unnest(keys) k);
+        locked := :"schema".try_lock_keys(subscription, all_keys);
+        has_all := cardinality(locked) = cardinality(all_keys);
+    end if;
+
+    with given as (
+        select p.*, row_number() over (partition by p.key order by p."position") = 1 as is_first
+        from unnest(positions, sizes, keys) p("position", size, key)
+    ), headed as (
+        select g.*, case
+            when g.key is null then true
+            when not (has_all or g.key = any (locked)) then null
+            else g.is_first and not exists (
+                select from :"schema".deliveries d
+                where d.subscription = convert.subscription and d.lane = 0 and d.key = g.key
+                  and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            ) and not (blocks and exists (
+                select from :"schema".deliveries d
+                where d.subscription = convert.subscription and d.lane = 0 and d.key = g.key and d.state = 'parked'))
+        end as head
+        from given g
+    ), placed as (
+        select h.*, coalesce(h.head, false)
+               and count(*) filter (where h.head) over so_far <= most
+               and sum(h.size) filter (where h.head) over so_far - h.size < bytes as is_claimed
+        from headed h
+        window so_far as (order by h."position" rows unbounded preceding)
+    ), inserted as (
+        insert into :"schema".deliveries
+            (subscription, "position", lane, attempts, total, size, revision, since, state, key, head, replay, claim,
+             expires, consumer)
+        select convert.subscription, p."position", 0, 0, 0, p.size, 1, now,
+               case when p.is_claimed then 'running' else 'waiting' end, p.key, p.head,
+               case when again is null then false else :"schema".is_within(p."position", again) end,
+               case when p.is_claimed then convert.claim end, case when p.is_claimed then convert.expires end,
+               case when p.is_claimed then convert.consumer end
+        from placed p
+        on conflict do nothing
+        returning deliveries."position", deliveries.claim, deliveries.head, deliveries.replay, deliveries.size
+    )
+    select json_agg(json_build_array(i."position", 1, i.replay) order by i."position")
+               filter (where i.claim is not null),
+           count(i.claim), coalesce(sum(i.size) filter (where i.claim is not null), 0),
+           bool_or(i.claim is null and i.head)
+    into taken, number, size, left_over
+    from inserted i;
+    if settings ->> 'ordered_by' is not null and all_keys is null then
+        perform :"schema".place_unsure(subscription, blocks);
+    end if;
+    if left_over then
+        perform :"schema".wake_pullers(subscription);
+    end if;
+end $$;
+
+-- Done rows that were kept for long enough go, some at a time.
+create function :"schema".prune_done(subscription bigint, before timestamptz) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+begin
+    delete from :"schema".deliveries d
+    where d.ctid = any (array(
+        select o.ctid from :"schema".deliveries o
+        where o.subscription = prune_done.subscription and o.state = 'done' and o.since < before
+        order by o.since
+        limit 1000
+        for no key update skip locked));
+end $$;
+
+-- What whoever pulls does: claims rows that are ready, and then, if a page of the log comes along and there is room,
+-- what becomes of that. In a caller's transaction, which may be long, it only claims. It waits for nobody. Tells all
+-- that there is to know; null: there is no such subscription.
+create function :"schema".pull(
+    "group" text, name text, most integer, bytes bigint, seconds float8, consumer text, own boolean,
+    page jsonb, positions bigint[], sizes integer[], keys text[]
+) returns json
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+declare
+    opened :"schema".subscriptions;
+    last :"schema".cursors;
+    now timestamptz := :"schema".clock();
+    claim uuid := gen_random_uuid();
+    expires timestamptz;
+    blocks boolean;
+    headed text;
+    rests boolean;
+    room integer := most;
+    ready record;
+    converted record;
+    expiry timestamptz;
+    due timestamptz;
+begin
+    select * into opened from :"schema".subscriptions s where s."group" = pull."group" and s.name = pull.name;
+    if not found then
+        return null;
+    elsif opened.in_code or opened.settings ->> 'tracking' <> 'all' then
+        return json_build_object('in_code', opened.in_code, 'tracking', opened.settings ->> 'tracking');
+    end if;
+    select * into last from :"schema".cursors c
+    where c.subscription = opened.id and c.lane = 0
+    order by c.revision desc limit 1;
+    blocks := opened.settings ->> 'on_park' = 'block';
+    headed := format('%s %s %s', coalesce(last.epoch, 0), opened.definition, opened.settings ->> 'on_park');
+    expires := :"schema".moment(coalesce(seconds, (opened.settings ->> 'timeout')::float8));
+    rests := opened.status = 'paused' or opened.barrier is not null and opened.barrier_until >= now;
+
+    if rests
+        or opened.headed is distinct from headed and not (own and :"schema".place_all(opened.id, blocks, headed))
+    then
+        room := 0;
+    elsif opened.stalled is not null then
+        -- One at a time, until one succeeds.
+        room := case when exists (
+            select from :"schema".deliveries d where d.subscription = opened.id and d.claim is not null
+        ) then 0 else 1 end;
+    end if;
+    if own and room > 0 and exists (
+        select from :"schema".deliveries d where d.subscription = opened.id and d.head is null)
+    then
+        perform :"schema".place_unsure(opened.id, blocks);
+    end if;
+    select * into ready from :"schema".claim_ready(opened.id, room, bytes, claim, expires, consumer);
+    if page is not null and room > ready.number and ready.size < bytes then
+        select * into converted
+        from :"schema".convert(
+            opened.id, opened.settings, page, positions, sizes, keys, room - ready.number, bytes - ready.size, claim,
+            expires, consumer);
+    else
+        select null::text as outcome, null::json as taken, 0 as number, 0::bigint as size into converted;
+    end if;
+    if converted.outcome is not null then
+        select * into last from :"schema".cursors c
+        where c.subscription = opened.id and c.lane = 0
+        order by c.revision desc limit 1;
+    end if;
+
+    select d.expires into expiry from :"schema".deliveries d
+    where d.subscription = opened.id and d.claim is not null
+    order by d.expires limit 1;
+    if ready.number + converted.number = 0 then
+        select d.due into due from :"schema".deliveries d
+        where d.subscription = opened.id and d.state = 'retrying' and d.head
+        order by d.due limit 1;
+    end if;
+    if own then
+        perform :"schema".prune_done(
+            opened.id, now - make_interval(secs => coalesce((opened.settings ->> 'keep_done')::float8, 0)));
+        if (select count(*) from :"schema".counts n where n.subscription = opened.id) > 64 then
+            perform :"schema".fold_counts(opened.id);
+        end if;
+    end if;
+    return json_build_object(
+        'id', opened.id, 'number', opened.definition, 'settings', opened.settings, 'since', opened.since,
+        'rests', rests, 'stalled', opened.stalled is not null, 'revision', last.revision,
+        'position', last."position", 'ahead', last.ahead, 'claim', claim, 'expires', expires, 'ready', ready.taken,
+        'outcome', converted.outcome, 'converted', converted.taken, 'size', ready.size + converted.size,
+        'is_overdue', coalesce(expiry <= now, false),
+        'wait', date_part('epoch', least(expiry, due) - now),
+        'unread', exists (select from :"schema".messages m where m."position" > last."position"));
+end $$;
+
+-- Attempts of rows, which are locked, have failed: they are tried again when the policy says, or after so many seconds,
+-- or parked.
+create function :"schema".fail_rows(
+    row_ids tid[], outcomes text[], reasons text[], errors text[], settings jsonb, after float8
+) returns void
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+as $$
+declare
+    now timestamptz := :"schema".clock();
+    policy jsonb := settings -> 'retry';
+    most integer := policy ->> 'attempts';
+    blocks boolean := settings ->> 'on_park' = 'block';
+begin
+    update :"schema".deliveries d
+    set state = case when g.parks or d.attempts + 1 >= most then 'parked' else 'retrying' end,
+        due = case
+            when not g.parks and d.attempts + 1 < most then
+                :"schema".moment(coalesce(after, :"schema".retry_wait(policy, d.attempts + 1)))
+        end,
+        head = d.head and (blocks or not g.parks and d.attempts + 1 < most),
+        attempts = d.attempts + 1, total = d.total + 1, since = now, claim = null, expires = null,
+        reason = coalesce(g.reason, ''), error = coalesce(g.error, ''), revision = d.revision + 1
+    from (
+        select u.row_id, coalesce(u.outcome = 'park', false) as parks, u.reason, u.error
+        from unnest(row_ids, outcomes, reasons, errors) u(row_id, outcome, reason, error)
+    ) g
+    where d.ctid = g.row_id;
+end $$;
+
+-- What attempts that ended mean for the subscription as a whole, if anything. Who does the same just now is not waited
+-- for: it counts that one.
+create function :"schema".judge_claims(opened :"schema".subscriptions, succeeded bigint, failed bigint) returns void
+language plpgsql volatile
+as $$
+begin
+    if failed = 0 and opened.streak = 0 and opened.stalled is null then
+        return;
+    end if;
+    perform from :"schema".subscriptions s where s.id = opened.id for no key update skip locked;
+    if found then
+        perform :"schema".judge(
+            opened.id, succeeded, failed,
+            (select coalesce(sum(n.retrying), 0)::bigint from :"schema".counts n where n.subscription = opened.id),
+            (opened.settings ->> 'stall_after')::bigint);
+    end if;
+end $$;
+
+-- Settles claims of one subscription: `ack`, `skip`, `retry`, `park`, or `extend` by so many seconds from now on. Tells
+-- which of them held, by their places. Rows are locked before they are changed, in the order in which they are given.
+create function :"schema".settle_claims(
+    opened :"schema".subscriptions, positions bigint[], claims uuid[], outcomes text[], reasons text[], errors text[],
+    after float8, seconds float8
+) returns integer[]
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_hashjoin = off
+set enable_mergejoin = off
+set jit = off
+as $$
+declare
+    blocks boolean := opened.settings ->> 'on_park' = 'block';
+    keys text[] := '{}';
+    finished tid[];
+    failed tid[];
+    failed_at integer[];
+    extended tid[];
+    held integer[];
+    ready bigint := 0;
+begin
+    -- A claim is compared in a way that no index over claims serves: the row is found by its place alone.
+    if opened.settings ->> 'ordered_by' is not null then
+        keys := array(
+            select distinct d.key
+            from unnest(positions, claims, outcomes) g("position", claim, outcome)
+            cross join lateral (
+                select d.key from :"schema".deliveries d
+                where d.subscription = opened.id and d."position" = g."position"
+                  and d.claim is not distinct from g.claim
+                limit 1
+            ) d
+            where g.outcome <> 'extend' and d.key is not null);
+        perform :"schema".lock_keys(opened.id, keys);
+    end if;
+    select array_agg(d.row_id) filter (where g.outcome in ('ack', 'skip')),
+           array_agg(d.row_id) filter (where g.outcome in ('retry', 'park')),
+           array_agg(g.place) filter (where g.outcome in ('retry', 'park')),
+           array_agg(d.row_id) filter (where g.outcome = 'extend'),
+           array_agg(g.place)
+    into finished, failed, failed_at, extended, held
+    from unnest(positions, claims, outcomes) with ordinality g("position", claim, outcome, place)
+    cross join lateral (
+        select d.ctid as row_id from :"schema".deliveries d
+        where d.subscription = opened.id and d."position" = g."position" and d.claim is not distinct from g.claim
+        limit 1
+        for no key update
+    ) d;
+
+    if finished is not null and opened.settings ->> 'keep_done' is null then
+        delete from :"schema".deliveries d where d.ctid = any (finished);
+    elsif finished is not null then
+        update :"schema".deliveries d
+        set state = 'done', head = false, attempts = d.attempts + 1, total = d.total + 1, since = :"schema".clock(),
+            claim = null, expires = null, reason = '', error = '', revision = d.revision + 1
+        where d.ctid = any (finished);
+    end if;
+    if failed is not null then
+        perform :"schema".fail_rows(
+            failed, array(select outcomes[i] from unnest(failed_at) i),
+            array(select reasons[i] from unnest(failed_at) i), array(select errors[i] from unnest(failed_at) i),
+            opened.settings, after);
+    end if;
+    if extended is not null then
+        update :"schema".deliveries d
+        set expires = :"schema".moment(coalesce(seconds, (opened.settings ->> 'timeout')::float8)),
+            revision = d.revision + 1
+        where d.ctid = any (extended);
+    end if;
+
+    if cardinality(keys) > 0 then
+        ready := case
+            when failed is null then :"schema".promote_heads(opened.id, keys, blocks)
+            else :"schema".place_heads(opened.id, keys, blocks)
+        end;
+    end if;
+    if finished is not null or failed is not null then
+        perform :"schema".judge_claims(
+            opened, coalesce(cardinality(finished), 0), coalesce(cardinality(failed), 0));
+    end if;
+    if ready > 0 or failed is not null or finished is not null and opened.stalled is not null then
+        perform :"schema".wake_pullers(opened.id);
+    end if;
+    return held;
+end $$;
+
+-- The same for claims of whatever subscriptions, in one order, whoever settles.
+create function :"schema".settle_all(
+    subscriptions bigint[], positions bigint[], claims uuid[], outcomes text[], reasons text[], errors text[],
+    after float8, seconds float8
+) returns integer[]
+language plpgsql volatile
+as $$
+declare
+    opened :"schema".subscriptions;
+    places integer[];
+    held integer[];
+    all_held integer[] := '{}';
+begin
+    for opened in
+        select s.* from :"schema".subscriptions s
+        where s.id in (select unnest(settle_all.subscriptions))
+        order by s.id
+    loop
+        places := array(
+            select g.place
+            from unnest(settle_all.subscriptions, positions) with ordinality g(subscription, "position", place)
+            where g.subscription = opened.id
+            order by g."position");
+        held := :"schema".settle_claims(
+            opened, array(select positions[i] from unnest(places) i), array(select claims[i] from unnest(places) i),
+            array(select outcomes[i] from unnest(places) i), array(select reasons[i] from unnest(places) i),
+            array(select errors[i] from unnest(places) i), after, seconds);
+        all_held := all_held || array(select places[i] from unnest(held) i);
+    end loop;
+    return all_held;
+end $$;
+
+-- For SQL: settles what was pulled, by its tokens, in your transaction. ack: done; retry: it failed, and comes again when
+-- the policy says, or after an interval; park: given up until a person decides; skip: not wanted; extend: it takes
+-- longer, and keeps its claim for `timeout` from now on. Look at what was refused: those claims are no longer yours, or
+-- never were.
+create function :"schema".settle(
+    ack text[] default '{}', retry text[] default '{}', park text[] default '{}', skip text[] default '{}',
+    extend text[] default '{}', reason text default '', after interval default null, timeout interval default null,
+    out moved bigint, out refused text[]
+)
+language plpgsql volatile
+as $$
+declare
+    tokens text[];
+    outcomes text[];
+    held integer[];
+begin
+    select array_agg(g.token), array_agg(g.outcome) into tokens, outcomes
+    from (
+        select unnest(ack), 'ack' union select unnest(retry), 'retry' union select unnest(park), 'park'
+        union select unnest(skip), 'skip' union select unnest(extend), 'extend'
+    ) g(token, outcome)
+    where g.token ~ '^[1-9][0-9]{0,17}-[1-9][0-9]{0,17}-[0-9a-f]{32}$';
+    if cardinality(tokens) > (select count(distinct t) from unnest(tokens) t) then
+        raise invalid_parameter_value using message = 'a token is there twice, with different outcomes';
+    end if;
+    held := :"schema".settle_all(
+        array(select split_part(t, '-', 1)::bigint from unnest(tokens) t),
+        array(select split_part(t, '-', 2)::bigint from unnest(tokens) t),
+        array(select split_part(t, '-', 3)::uuid from unnest(tokens) t),
+        outcomes, array_fill(reason, array[cardinality(tokens)]), null, extract(epoch from after)::float8,
+        extract(epoch from timeout)::float8);
+    moved := cardinality(held);
+    refused := array(
+        select t from unnest(ack || retry || park || skip || extend) t
+        except
+        select tokens[i] from unnest(held) i);
+end $$;
+
+-- Claims that have expired, some at a time, count as attempts that failed; tells how many. Where somebody is at work on
+-- the key, it is for the next who looks.
+create function :"schema".expire_claims(subscription bigint, most integer) returns bigint
+language plpgsql volatile
+set plan_cache_mode = force_generic_plan
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+declare
+    opened :"schema".subscriptions;
+    row_ids tid[];
+    keys text[];
+    reasons text[];
+    locked text[];
+begin
+    select * into opened from :"schema".subscriptions s where s.id = expire_claims.subscription;
+    select array_agg(d.row_id), array_agg(d.key),
+           array_agg(format('its claim expired: %s did not settle it in time', d.consumer))
+    into row_ids, keys, reasons
+    from (
+        select d.ctid as row_id, d.key, d.consumer
+        from :"schema".deliveries d
+        where d.subscription = expire_claims.subscription and d.claim is not null and d.expires <= :"schema".clock()
+        order by d.expires
+        limit most
+        for no key update skip locked
+    ) d;
+    locked := :"schema".try_lock_keys(subscription, array_remove(keys, null));
+    select array_agg(r.row_id), array_agg(r.reason) into row_ids, reasons
+    from unnest(row_ids, keys, reasons) r(row_id, key, reason)
+    where r.key is null or r.key = any (locked);
+    if row_ids is null then
+        return 0;
+    end if;
+    perform :"schema".fail_rows(row_ids, null, reasons, null, opened.settings, null);
+    if cardinality(locked) > 0 then
+        perform :"schema".place_heads(subscription, locked, opened.settings ->> 'on_park' = 'block');
+    end if;
+    perform :"schema".judge_claims(opened, 0, cardinality(row_ids));
+    return cardinality(row_ids);
+end $$;
+
+-- A person decides about deliveries. What each says now is locked first, one by one and in order, and what it is moved
+-- from is what it says then: an owner that writes it at the same moment is waited for, and what an owner writes later
+-- does not find its revision. Whoever works on them is to look at once.
+create function :"schema".decide(
+    subscription bigint, positions bigint[], becomes text, applies_to text[], anew boolean
+) returns table ("position" bigint, state text, moved boolean)
+language plpgsql volatile
+as $$
+#variable_conflict use_column
+declare
+    opened :"schema".subscriptions;
+    is_pulled boolean;
+    keys text[];
+    places bigint[];
+    states text[];
+    decided boolean[];
+begin
+    select * into opened from :"schema".subscriptions s where s.id = decide.subscription;
+    is_pulled := not opened.in_code and opened.settings ->> 'tracking' = 'all';
+    if is_pulled then
+        keys := array(
+            select distinct d.key
+            from unnest(positions) p("position")
+            cross join lateral (
+                select d.key from :"schema".deliveries d
+                where d.subscription = decide.subscription and d."position" = p."position"
+                limit 1
+            ) d
+            where d.key is not null);
+        perform :"schema".lock_keys(decide.subscription, keys);
+    end if;
+    with decision as materialized (
+        select :"schema".clock() as now
+    ), locked as materialized (
+        select p."position", d.state
+        from (select distinct p."position" from unnest(positions) p("position") order by p."position") p
+        left join lateral (
+            select d.state from :"schema".deliveries d
+            where d.subscription = decide.subscription and d."position" = p."position"
+            limit 1
+            for no key update
+        ) d on true
+    ), moved as (
+        update :"schema".deliveries d
+        set state = becomes, attempts = case when anew then 0 else d.attempts end, since = n.now,
+            -- An owner looks at what is due; who pulls has nothing to do with what is skipped.
+            due = case when becomes = 'retrying' or not is_pulled then n.now end,
+            head = is_pulled and becomes = 'retrying' and d.key is null, revision = d.revision + 1
+        from locked l, decision n
+        where d.subscription = decide.subscription and d."position" = l."position" and l.state = any (applies_to)
+        returning d."position"
+    )
+    select array_agg(l."position"), array_agg(l.state), array_agg(m."position" is not null)
+    into places, states, decided
+    from locked l
+    left join moved m on m."position" = l."position";
+    if true = any (decided) and is_pulled then
+        perform :"schema".place_heads(decide.subscription, keys, opened.settings ->> 'on_park' = 'block');
+        perform pg_notify(:'schema', 'pull ' || decide.subscription);
+    end if;
+    if true = any (decided) then
+        perform :"schema".act(decide.subscription);
+    end if;
+    return query
+    select * from unnest(places, states, decided) as d("position", state, moved) order by d."position";
+end $$;

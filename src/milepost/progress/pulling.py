@@ -1,0 +1,229 @@
+"""Rows that whoever comes claims and settles, in PostgreSQL: each call is a statement, on whatever connection."""
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from milepost.log.connections import Executor
+from milepost.log.horizon import COVER
+from milepost.log.statements import Statements
+from milepost.log.wakeups import MARK
+from milepost.progress.storable import storable_text
+
+EXPIRE = 1000
+"""How many claims that have expired one statement looks after."""
+
+Outcome = Literal["ack", "retry", "park", "skip", "extend"]
+
+_TOKEN = re.compile("([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([0-9a-f]{32})")
+
+
+class Claim(NamedTuple):
+    """The right to settle a delivery, for as long as nobody else has it."""
+
+    subscription: int
+    position: int
+    id: UUID
+
+    @property
+    def token(self) -> str:
+        """The claim as one text, which nobody can guess."""
+        return f"{self.subscription}-{self.position}-{self.id.hex}"
+
+    @classmethod
+    def of(cls, token: str) -> "Claim | None":
+        """What a text says; None: it is no token."""
+        found = _TOKEN.fullmatch(token)
+        return None if found is None else cls(int(found[1]), int(found[2]), UUID(found[3]))
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to have."""
+
+    group: str
+    name: str
+    limit: int
+    """At most so many deliveries."""
+    bytes: int
+    """At most so many bytes of messages, but one message at least."""
+    seconds: float | None
+    """How long the claims hold; None: as the subscription says."""
+    consumer: str
+    """Who that is, for whoever looks at deliveries."""
+
+
+class Scanned(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the log that is to become rows, and by what it was read."""
+
+    number: int
+    """Of the definition."""
+    revision: int
+    """Of the cursor."""
+    position: int
+    """How far it was read."""
+    ahead: Sequence[int]
+    """What is done beyond that, as ranges: first, last, first, last, …"""
+    life: UUID | None
+    """Of the server, if the log is in this database."""
+    positions: Sequence[int]
+    sizes: Sequence[int]
+    keys: Sequence[str] | None
+
+
+class Taken(NamedTuple):
+    """A row that was claimed."""
+
+    position: int
+    attempt: int
+    """From 1."""
+    replay: bool
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a pull, and how the subscription stands."""
+
+    id: int
+    number: int
+    settings: msgspec.Raw
+    since: datetime | None
+    rests: bool
+    """Whether it is paused, or somebody is changing it: it gives nothing."""
+    stalled: bool
+    """Whether its messages fail: it gives one at a time."""
+    revision: int
+    """Of the cursor."""
+    position: int
+    """Of the cursor."""
+    ahead: list[int]
+    claim: UUID
+    expires: datetime
+    ready: list[Taken] | None
+    """Rows that were there."""
+    outcome: Literal["converted", "lost", "full"] | None
+    """What came of the part of the log: `lost`: somebody else was first; `full`: enough rows wait already."""
+    converted: list[Taken] | None
+    """Rows that came of it."""
+    size: int
+    """Bytes of the messages of all that was claimed."""
+    is_overdue: bool
+    """Whether claims have expired that nobody has looked after."""
+    wait: float | None
+    """If nothing was claimed: seconds until a row is due or a claim expires, if that is known."""
+    unread: bool
+    """Whether the log of this database has messages after the cursor."""
+
+
+class NotPulled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A subscription that is not for pulling."""
+
+    in_code: bool
+    tracking: str | None
+
+
+class Settlement(msgspec.Struct, frozen=True):
+    """How one delivery is to end."""
+
+    claim: Claim
+    outcome: Outcome
+    reason: str = ""
+    error: str = ""
+
+
+_replies = msgspec.json.Decoder(Reply)
+_refusals = msgspec.json.Decoder(NotPulled)
+
+
+class PostgresPulling:
+    """The statements, for one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self._statements = Statements(schema, "milepost.progress")
+        self._log_statements = Statements(schema)
+
+    async def pull(
+        self, executor: Executor, request: Request, *, own: bool, scanned: Scanned | None = None
+    ) -> Reply | NotPulled | None:
+        """Claims what is ready; with a part of the log and some room, that becomes rows. None: it is unknown.
+
+        `own` says that the transaction is ours alone, and short.
+        """
+        parameters = {
+            "group": request.group,
+            "name": request.name,
+            "limit": request.limit,
+            "bytes": request.bytes,
+            "seconds": request.seconds,
+            "consumer": request.consumer,
+            "own": own,
+            **_page(scanned),
+        }
+        rows = await executor.execute(self._statements.get("pull"), parameters)
+        told: str | None = rows[0][0]
+        if told is None:
+            return None
+        return _refusals.decode(told) if told.startswith('{"in_code"') else _replies.decode(told)
+
+    async def expire(self, executor: Executor, subscription: int) -> int:
+        """Some of the claims that have expired count as attempts that failed; how many."""
+        parameters = {"subscription": subscription, "limit": EXPIRE}
+        rows = await executor.execute(self._statements.get("expire_claims"), parameters)
+        return int(rows[0][0])
+
+    async def settle(
+        self,
+        executor: Executor,
+        settlements: Sequence[Settlement],
+        *,
+        after: float | None = None,
+        seconds: float | None = None,
+    ) -> set[int]:
+        """Ends deliveries whose claims hold; by their places, which did."""
+        says = any(settlement.reason or settlement.error for settlement in settlements)
+        parameters = {
+            "subscriptions": _array(settlement.claim.subscription for settlement in settlements),
+            "positions": _array(settlement.claim.position for settlement in settlements),
+            "claims": _array(settlement.claim.id.hex for settlement in settlements),
+            "outcomes": _array(settlement.outcome for settlement in settlements),
+            "reasons": _texts(settlement.reason for settlement in settlements) if says else "[]",
+            "errors": _texts(settlement.error for settlement in settlements) if says else "[]",
+            "after": after,
+            "seconds": seconds,
+        }
+        rows = await executor.execute(self._statements.get("settle"), parameters)
+        return {row[0] - 1 for row in rows}
+
+    async def mark(self, executor: Executor) -> None:
+        """Makes sure that whoever has something for pullers from now on wakes those that sleep."""
+        statement = self._log_statements.get("mark_sleep")
+        await executor.execute(statement, {"mark": MARK, "cover": COVER})
+
+
+def _page(scanned: Scanned | None) -> dict[str, Any]:
+    if scanned is None:
+        return {"page": None, "positions": "{}", "sizes": "{}", "keys": "[]"}
+    page = {
+        "number": scanned.number,
+        "revision": scanned.revision,
+        "position": scanned.position,
+        "ahead": scanned.ahead,
+        "life": scanned.life,
+    }
+    return {
+        "page": msgspec.json.encode(page).decode(),
+        "positions": _array(scanned.positions),
+        "sizes": _array(scanned.sizes),
+        "keys": msgspec.json.encode(scanned.keys or ()).decode(),
+    }
+
+
+def _array(values: Iterable[int | str]) -> str:
+    """An array of plain words as PostgreSQL writes it: drivers take longer, and do not agree on how."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
+def _texts(texts: Iterable[str]) -> str:
+    return msgspec.json.encode([storable_text(text) for text in texts]).decode()

@@ -1,0 +1,1 @@
+delete from :"schema".serving v where v.worker = %(worker)s::text

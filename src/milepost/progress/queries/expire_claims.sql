@@ -1,0 +1,1 @@
+select :"schema".expire_claims(%(subscription)s::bigint, %(limit)s::integer)

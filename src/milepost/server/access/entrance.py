@@ -1,0 +1,67 @@
+"""Lets requests in, or not."""
+
+import math
+from typing import Literal
+
+from milepost.server.access.attempts import Attempts
+from milepost.server.access.doorkeeper import Doorkeeper
+from milepost.server.access.role import Role
+from milepost.server.access.visitor import ANYBODY, Visitor
+from milepost.server.asgi import Scope, client_of, header
+from milepost.server.problems import FORBIDDEN, TOO_MANY_ATTEMPTS, UNAUTHENTICATED, Refused
+
+Access = Literal["tokens", "local", "open"]
+"""`tokens`: only with a token. `local`: without one, but only from this machine. `open`: somebody else looks."""
+
+CHALLENGE = {"www-authenticate": 'Bearer realm="milepost"'}
+
+
+class Entrance:
+    """Says who makes a request."""
+
+    def __init__(self, access: Access, doorkeeper: Doorkeeper) -> None:
+        self._access = access
+        self._doorkeeper = doorkeeper
+        self._attempts = Attempts()
+
+    async def visitor(self, scope: Scope, role: Role) -> Visitor:
+        """Who it is; `Refused` if it is nobody who may do this."""
+        if self._access != "tokens":
+            return ANYBODY
+        visitor = await self._known(scope)
+        if role not in visitor.roles:
+            has = ", ".join(sorted(visitor.roles)) or "none"
+            raise Refused(FORBIDDEN, f"This takes a token with the role {role}; yours has {has}", role=role)
+        return visitor
+
+    async def _known(self, scope: Scope) -> Visitor:
+        secret = _bearer(header(scope, b"authorization"))
+        token = None if secret is None else await self._doorkeeper.find(secret)
+        if token is not None:
+            return Visitor(token.roles, token)
+        address = client_of(scope)
+        if wait := self._attempts.wait(address):
+            seconds = str(math.ceil(wait))
+            raise Refused(
+                TOO_MANY_ATTEMPTS,
+                f"Too many requests without a token in force came from {address}: wait {seconds} seconds",
+                headers={"retry-after": seconds},
+            )
+        self._attempts.failed(address)
+        raise Refused(
+            UNAUTHENTICATED,
+            "Send a header `authorization: Bearer …` with a token of `milepost token make`"
+            if secret is None
+            else "This token was never made, or is revoked: ask for another",
+            headers=CHALLENGE,
+        )
+
+    async def may_stay(self, visitor: Visitor) -> bool:
+        """Whether somebody who was let in, and is still here, may be: the token is in force."""
+        return visitor.token is None or await self._doorkeeper.is_in_force(visitor.token)
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The token in a header, if it is one."""
+    scheme, _, secret = (authorization or "").partition(" ")
+    return secret.strip() if scheme.lower() == "bearer" and secret.strip() else None

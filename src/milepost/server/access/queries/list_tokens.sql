@@ -1,0 +1,1 @@
+select name, roles, created, last_used, revoked from :"schema".tokens order by name, id

@@ -1,0 +1,54 @@
+"""Server-sent events: an answer that goes on until one of both sides ends it."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from milepost.log.database import end
+from milepost.server.asgi import Receive, Scope, Send
+
+MEDIA_TYPE = "text/event-stream"
+CHUNK = 65_536
+"""Bytes after which what there is of a page is sent: no more is held for somebody slow."""
+
+
+class EventStream:
+    """An ASGI application that sends what a generator gives, each piece as soon as the one before was taken."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None]) -> None:
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends until the generator ends or the client has gone."""
+        # Tasks of its own, each cancelled once: what the generator has to give back it can give back in peace.
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(leaving)
+            await end(sending)
+
+    async def _send(self, send: Send) -> None:
+        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"x-accel-buffering", b"no")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async with aclosing(self._pieces):
+            async for piece in self._pieces:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event(data: bytes, *, name: str = "", id: int | None = None) -> bytes:
+    """One event. JSON has no line breaks, so its data is one line."""
+    head = (f"id: {id}\n" if id is not None else "") + (f"event: {name}\n" if name else "")
+    return head.encode() + b"data: " + data + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    """What a client does not see."""
+    return f": {text}\n\n".encode()

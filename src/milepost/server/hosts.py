@@ -1,0 +1,56 @@
+"""From where a server that asks for no token may be asked: from this machine, and not by a web page."""
+
+from collections.abc import Collection
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from milepost.server.asgi import Scope, client_of, header
+from milepost.server.problems import NOT_LOCAL, WRONG_HOST, Refused
+
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_TOKENS = "start it with --tokens and make one with `milepost token make`"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def check_host(scope: Scope, names: Collection[str]) -> None:
+    """Refuses a request that was meant for another name: a page may have had its own name point here."""
+    given = header(scope, b"host")
+    if _hostname(given) not in names:
+        raise Refused(
+            WRONG_HOST,
+            f"{given!r} is not among the names of this server: start it with --allow-host if it should be"
+            if given
+            else "A Host header is wanted",
+        )
+
+
+def check_local(scope: Scope) -> None:
+    """Refuses what does not come from this machine, or comes by the hand of somebody else."""
+    client = client_of(scope)
+    if client and not is_loopback(client):
+        raise Refused(NOT_LOCAL, f"You are not on its machine: {_TOKENS}")
+    if any(header(scope, name) is not None for name in _FORWARDED):
+        raise Refused(NOT_LOCAL, f"This came through a proxy, so anybody may have sent it: {_TOKENS}")
+    origin = header(scope, b"origin")
+    if origin is not None and urlsplit(origin).netloc != header(scope, b"host"):
+        raise Refused(NOT_LOCAL, f"A page of another site sent this: {_TOKENS}")
+
+
+def _hostname(host: str | None) -> str | None:
+    """The name or address in a Host header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname if host else None
+    except ValueError:
+        return None

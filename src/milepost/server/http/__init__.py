@@ -1,0 +1,1 @@
+"""The API over HTTP: thin handlers over the methods of `Milepost`."""

@@ -1,0 +1,41 @@
+"""Looks at every request before its handler does: who makes it, and whether it says only what is understood."""
+
+from functools import lru_cache
+from typing import Any
+
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler
+from litestar.params import ParameterKwarg
+
+from milepost.server.access.entrance import Entrance
+from milepost.server.problems import INVALID, Refused
+from milepost.server.segments import names
+from milepost.suggestions import suggestion
+
+
+async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Refuses who may not, and parameters that nobody knows."""
+    scope: Any = connection.scope
+    role = handler.opt["role"]
+    if role is not None:
+        entrance: Entrance = connection.app.state.entrance
+        scope["state"]["visitor"] = await entrance.visitor(scope, role)
+    scope["path_params"] = names(scope["path_params"])
+    known = query_names(handler)
+    for name in connection.query_params:
+        if name not in known:
+            hint = suggestion(name, sorted(known)) if known else "; it takes none"
+            raise Refused(INVALID, f"There is no parameter {name!r}{hint}", field=name)
+
+
+@lru_cache(maxsize=256)
+def query_names(handler: BaseRouteHandler) -> frozenset[str]:
+    """The parameters of a handler's query."""
+    provided = {"request", "data", *handler.resolve_dependencies()}
+    fields = handler.parsed_fn_signature.parameters.items()
+    kinds = {name: field.kwarg_definition for name, field in fields if name not in provided}
+    return frozenset(
+        (kind.query if isinstance(kind, ParameterKwarg) else None) or name
+        for name, kind in kinds.items()
+        if not (isinstance(kind, ParameterKwarg) and kind.header)
+    )

@@ -1,0 +1,202 @@
+"""Messages that need attention of their own, and how far a subscription is."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Annotated, Any
+
+from litestar import get, post
+from litestar.params import Parameter
+
+from milepost.app import Milepost
+from milepost.dispatch import State
+from milepost.engine.choosing import meant
+from milepost.engine.deliveries import DeliveryInfo
+from milepost.engine.stream_progress import StreamProgress
+from milepost.errors import InvalidMessage
+from milepost.log.message import Appended
+from milepost.progress.deliveries import Decided, Decision
+from milepost.server.access.role import Role
+from milepost.server.http.operation import operation
+from milepost.server.http.parameters import LAST, After, Limit
+from milepost.server.http.subscriptions import ONE, managed
+from milepost.server.limits import LONGEST_WAIT, PAGE_BYTES, USUAL_PAGE
+from milepost.server.problems import (
+    GOING_AWAY,
+    NOT_HANDLED,
+    NOT_HANDLED_YET,
+    NOT_POSSIBLE,
+    TOO_LARGE,
+    UNKNOWN_SUBSCRIPTION,
+)
+from milepost.server.stopping import Stopping
+from milepost.server.wire.delivery import Count, DeliveriesToDecide, Delivery, DeliveryPage
+from milepost.server.wire.values import checked
+
+MOST_DECIDED = 10_000
+"""How many deliveries one request decides about."""
+
+StateNames = Annotated[list[State] | None, Parameter(query="state", description="Only those in these states.")]
+Key = Annotated[str | None, Parameter(description="Only what is kept in order by this key.")]
+Reason = Annotated[str | None, Parameter(description="Only those whose reason has this text in it.")]
+UpTo = Annotated[int | None, Parameter(ge=0, le=LAST, description="Only positions up to this one.")]
+
+
+@get(
+    f"{ONE}/deliveries",
+    operation_id="list_deliveries",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def list_(
+    mp: Milepost,
+    group: str,
+    name: str,
+    states: StateNames = None,
+    key: Key = None,
+    reason: Reason = None,
+    after: After = 0,
+    up_to: UpTo = None,
+    limit: Limit = USUAL_PAGE,
+) -> DeliveryPage:
+    """The messages that need attention of their own, in order of position."""
+    pages = managed(mp, group, name).delivery_pages(
+        state=states, key=key, reason=reason, after=after, up_to=up_to, limit=limit + 1
+    )
+    found, more = await _gathered(pages, limit)
+    return DeliveryPage(list(map(Delivery.of, found)), found[-1].position if found else after, more)
+
+
+async def _gathered(
+    pages: AsyncGenerator[list[DeliveryInfo], None], limit: int
+) -> tuple[list[DeliveryInfo], bool]:
+    """The first deliveries, and whether there are more."""
+    found: list[DeliveryInfo] = []
+    size = 0
+    async with aclosing(pages):
+        async for page in pages:
+            for delivery in page:
+                if len(found) == limit or (found and size + delivery.size > PAGE_BYTES):
+                    return found, True
+                found.append(delivery)
+                size += delivery.size
+    return found, False
+
+
+@get(
+    f"{ONE}/deliveries/count",
+    operation_id="count_deliveries",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def count(
+    mp: Milepost,
+    group: str,
+    name: str,
+    states: StateNames = None,
+    key: Key = None,
+    reason: Reason = None,
+    after: After = 0,
+    up_to: UpTo = None,
+) -> Count:
+    """How many of them there are."""
+    return Count(
+        await managed(mp, group, name).count_deliveries(
+            state=states, key=key, reason=reason, after=after, up_to=up_to
+        )
+    )
+
+
+@post(
+    f"{ONE}/deliveries/retry",
+    status_code=200,
+    operation_id="retry_deliveries",
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def retry(mp: Milepost, group: str, name: str, data: DeliveriesToDecide) -> Decided:
+    """Has parked or retrying messages tried now, and counted anew.
+
+    One request decides about at most 10,000: repeat it while it moves as many as its limit.
+    """
+    return await managed(mp, group, name).retry(**_meant(Decision.RETRY, data))
+
+
+@post(
+    f"{ONE}/deliveries/skip",
+    status_code=200,
+    operation_id="skip_deliveries",
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def skip(mp: Milepost, group: str, name: str, data: DeliveriesToDecide) -> Decided:
+    """Passes messages over for good; what waits behind them goes on."""
+    return await managed(mp, group, name).skip(**_meant(Decision.SKIP, data))
+
+
+def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
+    """What the library is told; what it would refuse is refused here, as a fault of the request."""
+    data.check(MOST_DECIDED)
+    choice: dict[str, Any] = {
+        "positions": data.positions,
+        "all": data.all,
+        "up_to": data.up_to,
+        "state": data.state,
+        "reason": data.reason,
+    }
+    with checked("state"):
+        meant(decision, **choice)
+    return {**choice, "limit": MOST_DECIDED if data.limit is None else data.limit}
+
+
+@get(
+    f"{ONE}/progress/{{stream:str}}",
+    operation_id="progress",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
+)
+async def progress(mp: Milepost, group: str, name: str, stream: str) -> StreamProgress:
+    """How far it is with one stream: the version handled, the version known, lagging or not."""
+    return await managed(mp, group, name).progress(stream)
+
+
+@get(
+    f"{ONE}/caught-up",
+    status_code=204,
+    operation_id="caught_up",
+    opt=operation(
+        Role.READ, UNKNOWN_SUBSCRIPTION, NOT_HANDLED, NOT_HANDLED_YET, TOO_LARGE, NOT_POSSIBLE, GOING_AWAY
+    ),
+)
+async def caught_up(
+    mp: Milepost,
+    stopping: Stopping,
+    group: str,
+    name: str,
+    position: Annotated[int | None, Parameter(ge=1, le=LAST, description="The position of a message.")] = None,
+    stream: Annotated[str | None, Parameter(description="Instead of a position: the stream of an append.")] = None,
+    version: Annotated[
+        int | None, Parameter(ge=1, le=LAST, description="With a stream: the version that the append came to.")
+    ] = None,
+    messages: Annotated[
+        int, Parameter(ge=1, le=10_000, description="With a stream: how many messages the append had.")
+    ] = 1,
+    timeout: Annotated[
+        float, Parameter(ge=0, le=LONGEST_WAIT, description="How many seconds to wait for that. Defaults to 2.")
+    ] = 2,
+) -> None:
+    """Answers when an append has been handled: done, skipped, or not for this subscription."""
+    written = _written(position, stream, version, messages)
+    await stopping.unless_begun(managed(mp, group, name).caught_up(written, timeout=timeout))
+
+
+def _written(position: int | None, stream: str | None, version: int | None, messages: int) -> int | Appended:
+    if position is not None and stream is None and version is None:
+        return position
+    if position is None and stream is not None and version is not None:
+        return Appended(stream, version, 0, False, min(messages, version))
+    raise InvalidMessage("position", "either a position is wanted, or a stream and a version of it")
+
+
+HANDLERS = (
+    list_,
+    count,
+    retry,
+    skip,
+    progress,
+    caught_up,
+)

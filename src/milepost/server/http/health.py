@@ -1,0 +1,101 @@
+"""Whether the server is well, and what Prometheus collects."""
+
+import asyncio
+from itertools import groupby
+from time import monotonic
+
+import msgspec
+from litestar import Response, get
+from litestar.openapi import ResponseSpec
+
+from milepost.app import Milepost
+from milepost.contrib.outlook import SubscriptionOutlook, outlook_of
+from milepost.errors import MilepostError
+from milepost.server.access.role import Role
+from milepost.server.http.operation import operation
+from milepost.server.stopping import Stopping
+
+PATIENCE = 3.0
+"""Seconds for the database to answer."""
+FRESH = 1.0
+"""Seconds for which an answer about the database serves all who ask."""
+
+
+class Health(msgspec.Struct, frozen=True):
+    """Whether all is well."""
+
+    status: str
+    """`ok` or `unavailable`."""
+    reasons: list[str]
+    """Why it is not."""
+
+
+class Readiness:
+    """Whether the server can serve: it is not being stopped, and the database answers."""
+
+    def __init__(self, mp: Milepost, stopping: Stopping) -> None:
+        self._mp = mp
+        self._stopping = stopping
+        self._asking = asyncio.Lock()
+        self._asked = float("-inf")
+        self._problem: str | None = None
+
+    async def problem(self) -> str | None:
+        """What keeps it from that."""
+        if self._stopping.begun:
+            return "the server is being stopped"
+        async with self._asking:
+            if monotonic() - self._asked > FRESH:
+                self._problem = await self._ask()
+                self._asked = monotonic()
+        return self._problem
+
+    async def _ask(self) -> str | None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._mp.head()
+        except (MilepostError, TimeoutError):
+            # Why is for the log: whoever asks here has shown no token.
+            return "the database does not answer"
+        return None
+
+
+@get("/healthz", operation_id="healthz", opt=operation(None))
+async def healthz() -> Health:
+    """The server lives."""
+    return Health("ok", [])
+
+
+@get(
+    "/readyz",
+    operation_id="readyz",
+    opt=operation(None),
+    responses={503: ResponseSpec(Health, description="It is not ready.", generate_examples=False)},
+)
+async def readyz(readiness: Readiness) -> Response[Health]:
+    """The server is not being stopped, and its database answers; 503 says what is wrong."""
+    problem = await readiness.problem()
+    if problem is None:
+        return Response(Health("ok", []))
+    return Response(Health("unavailable", [problem]), status_code=503)
+
+
+@get("/metrics", operation_id="metrics", opt=operation(Role.READ), media_type="text/plain")
+async def metrics(mp: Milepost) -> Response[bytes]:
+    """How the log and the subscriptions of every group stand, as Prometheus reads it."""
+    from milepost.contrib.prometheus import CONTENT_TYPE_LATEST, Snapshot, families, text
+
+    outlook = await outlook_of(mp)
+    infos = sorted(await mp.subscriptions(), key=lambda info: info.group)
+    own = mp.settings["group"].value
+    snapshots = [Snapshot(own, log=None if outlook is None else outlook.log)]
+    for group, of_group in groupby(infos, key=lambda info: info.group):
+        snapshots.append(Snapshot(group, subscriptions=tuple(map(SubscriptionOutlook.of, of_group))))
+    return Response(text(families(snapshots)), media_type=CONTENT_TYPE_LATEST)
+
+
+HANDLERS = (
+    healthz,
+    readyz,
+    metrics,
+)

@@ -1,0 +1,159 @@
+"""Appending and reading."""
+
+from datetime import datetime
+from typing import Annotated
+
+from litestar import get, post
+from litestar.params import Parameter
+
+from milepost.app import Milepost
+from milepost.log.message import Appended
+from milepost.server.access.role import Role
+from milepost.server.http.gathering import gathered
+from milepost.server.http.operation import operation
+from milepost.server.http.parameters import LAST, After, Category, Limit, Streams, Types, Where
+from milepost.server.limits import USUAL_PAGE, Limits
+from milepost.server.problems import FILTER, ID_REUSED, TOO_LARGE, TOOK_TOO_LONG, WRONG_VERSION
+from milepost.server.wire.message import (
+    AppendedToStreams,
+    ExpectedWord,
+    MessagePage,
+    MessageToAppend,
+    Position,
+    StreamMessage,
+    StreamToAppend,
+    Version,
+    expected_version,
+)
+from milepost.server.wire.values import refuse_repeated
+
+Since = Annotated[datetime | None, Parameter(description="Only messages of this time or later, in RFC 3339.")]
+Backwards = Annotated[
+    bool, Parameter(description="The newest first. There is no next page then: ask for as many as you need.")
+]
+
+
+@post(
+    "/streams/{stream:str}",
+    status_code=200,
+    operation_id="append",
+    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
+)
+async def append(
+    mp: Milepost,
+    stream: str,
+    data: MessageToAppend | list[MessageToAppend],
+    expected: Annotated[
+        int | ExpectedWord,
+        Parameter(description="The version that the stream must have, `no_stream`, `stream_exists`, or `any`."),
+    ] = "any",
+) -> Appended:
+    """Appends one message, or several atomically, to a stream.
+
+    A message with an `id` can be sent again when it is not known whether it arrived: it is written once, and the
+    answer says `duplicate`.
+    """
+    messages = data if isinstance(data, list) else [data]
+    return await mp.append(
+        stream, [message.unpacked() for message in messages], expected=expected_version(expected)
+    )
+
+
+@post(
+    "/streams",
+    status_code=200,
+    operation_id="append_many",
+    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
+)
+async def append_many(mp: Milepost, data: list[StreamToAppend]) -> AppendedToStreams:
+    """Appends to several streams: all or nothing."""
+    refuse_repeated("stream", [each.stream for each in data])
+    appended = await mp.append_many(
+        {each.stream: [message.unpacked() for message in each.messages] for each in data},
+        expected={each.stream: expected_version(each.expected) for each in data},
+    )
+    return AppendedToStreams([appended[each.stream] for each in data])
+
+
+@get(
+    "/streams/{stream:str}",
+    operation_id="read_stream",
+    opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG),
+)
+async def read_stream(
+    mp: Milepost,
+    limits: Limits,
+    stream: str,
+    types: Types = None,
+    where: Where = None,
+    after_version: Annotated[
+        int, Parameter(ge=0, le=LAST, description="Only higher versions. Defaults to 0: from the first.")
+    ] = 0,
+    since: Since = None,
+    backwards: Backwards = False,
+    limit: Limit = USUAL_PAGE,
+) -> MessagePage:
+    """The messages of a stream by version, to its last committed one. A stream without messages is empty."""
+    pages = mp.read_pages(
+        stream,
+        types=types,
+        where=where,
+        after_version=after_version,
+        since=since,
+        backwards=backwards,
+        limit=limit + 1,
+    )
+    found, more = await gathered(pages, limit=limit, seconds=limits.read_seconds)
+    last = found[-1].version if found else after_version
+    return MessagePage(list(map(StreamMessage.of, found)), None if backwards else last, more)
+
+
+@get("/streams/{stream:str}/last", operation_id="last", opt=operation(Role.READ, TOO_LARGE))
+async def last(mp: Milepost, stream: str) -> Version:
+    """The version of a stream's last message; 0 if it has none."""
+    return Version(stream, await mp.last(stream))
+
+
+@get("/messages", operation_id="read", opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG))
+async def read(
+    mp: Milepost,
+    limits: Limits,
+    stream: Streams = None,
+    category: Category = None,
+    types: Types = None,
+    where: Where = None,
+    after: After = 0,
+    since: Since = None,
+    backwards: Backwards = False,
+    limit: Limit = USUAL_PAGE,
+) -> MessagePage:
+    """The messages of the log by position, to the horizon, behind which none can appear any more."""
+    pages = mp.read_pages(
+        stream,
+        category=category,
+        types=types,
+        where=where,
+        after=after,
+        since=since,
+        backwards=backwards,
+        limit=limit + 1,
+    )
+    found, more = await gathered(pages, limit=limit, seconds=limits.read_seconds)
+    last_one = found[-1].position if found else after
+    return MessagePage(list(map(StreamMessage.of, found)), None if backwards else last_one, more)
+
+
+@get("/head", operation_id="head", opt=operation(Role.READ))
+async def head(mp: Milepost) -> Position:
+    """The horizon: the position up to which a read goes now."""
+    return Position(await mp.head())
+
+
+HANDLERS = (
+    append,
+    append_many,
+    read_stream,
+    last,
+    read,
+    head,
+)

@@ -1,0 +1,205 @@
+"""Subscriptions: how they stand, and what operators do to them."""
+
+from typing import Annotated
+
+from litestar import delete, get, patch, post
+from litestar.params import Parameter
+
+from milepost.app import Milepost
+from milepost.engine.consuming.options import Created
+from milepost.engine.control import Plan
+from milepost.engine.info import SubscriptionInfo
+from milepost.engine.managed import ManagedSubscription
+from milepost.server.access.role import Role
+from milepost.server.http.operation import operation
+from milepost.server.http.parameters import Seconds
+from milepost.server.limits import LONGEST_WAIT
+from milepost.server.problems import (
+    ALREADY_EXISTS,
+    BUSY,
+    DECLARED_IN_CODE,
+    FILTER,
+    GOING_AWAY,
+    NOT_CONFIRMED,
+    NOT_POSSIBLE,
+    TOO_LARGE,
+    UNKNOWN_SUBSCRIPTION,
+)
+from milepost.server.stopping import Stopping
+from milepost.server.wire.action import Move, Moved, Replay, Replayed
+from milepost.server.wire.place import end_of, place_of
+from milepost.server.wire.subscription import SubscriptionChanges, Subscriptions, SubscriptionToCreate
+from milepost.server.wire.values import checked
+
+ONE = "/{group:str}/{name:str}"
+_DRAINS = (UNKNOWN_SUBSCRIPTION, BUSY, NOT_CONFIRMED, NOT_POSSIBLE, GOING_AWAY)
+"""What can go wrong where workers have to let a subscription go."""
+
+PlaceText = Annotated[
+    str, Parameter(description="`beginning`, `now`, a time in RFC 3339, or a position.", required=True)
+]
+
+
+def managed(mp: Milepost, group: str, name: str) -> ManagedSubscription:
+    """The subscription that a path names."""
+    return mp.manage(f"{group}/{name}")
+
+
+@get("/", operation_id="list_subscriptions", opt=operation(Role.READ))
+async def list_(
+    mp: Milepost, group: Annotated[str | None, Parameter(description="Only those of this group.")] = None
+) -> Subscriptions:
+    """Every subscription of every group: its status, its lag, what needs attention, lanes and their owners."""
+    return Subscriptions([info for info in await mp.subscriptions() if group is None or info.group == group])
+
+
+@post(
+    "/",
+    status_code=200,
+    operation_id="create_subscription",
+    opt=operation(
+        Role.OPERATE, FILTER, TOO_LARGE, ALREADY_EXISTS, DECLARED_IN_CODE, BUSY, NOT_CONFIRMED, NOT_POSSIBLE
+    ),
+)
+async def create(mp: Milepost, data: SubscriptionToCreate) -> SubscriptionInfo:
+    """Creates a durable subscription for consumers, or changes it to this; the answer is how it stands then."""
+    options = data.options()
+    with checked("subscription"):
+        Created.of(data.name, options)
+    await mp.create_subscription(data.name, if_exists=data.if_exists, **options)
+    return await mp.manage(f"{mp.settings['group'].value}/{data.name}").info()
+
+
+@get(ONE, operation_id="show_subscription", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION))
+async def show(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
+    """How a subscription stands."""
+    return await managed(mp, group, name).info()
+
+
+@patch(
+    ONE,
+    operation_id="update_subscription",
+    opt=operation(
+        Role.OPERATE,
+        FILTER,
+        TOO_LARGE,
+        UNKNOWN_SUBSCRIPTION,
+        DECLARED_IN_CODE,
+        BUSY,
+        NOT_CONFIRMED,
+        NOT_POSSIBLE,
+    ),
+)
+async def update(mp: Milepost, group: str, name: str, data: SubscriptionChanges) -> SubscriptionInfo:
+    """Changes settings of a subscription that was created, without dropping consumers; the others stay.
+
+    One that a program declares can only be limited, by `concurrency`.
+    """
+    subscription = managed(mp, group, name)
+    with checked("subscription"):
+        await subscription.update(**data.options())
+    return await subscription.info()
+
+
+@delete(ONE, status_code=204, operation_id="delete_subscription", opt=operation(Role.OPERATE, *_DRAINS))
+async def delete_(
+    mp: Milepost, stopping: Stopping, group: str, name: str, timeout: Seconds = LONGEST_WAIT
+) -> None:
+    """Forgets a subscription, its progress and its deliveries."""
+    await stopping.unless_begun(managed(mp, group, name).delete(timeout=timeout))
+
+
+@post(
+    f"{ONE}/pause",
+    status_code=200,
+    operation_id="pause_subscription",
+    opt=operation(Role.OPERATE, *_DRAINS),
+)
+async def pause(
+    mp: Milepost, stopping: Stopping, group: str, name: str, timeout: Seconds = LONGEST_WAIT
+) -> SubscriptionInfo:
+    """Nothing of it runs when this answers, in no process, until it is resumed; also after restarts."""
+    subscription = managed(mp, group, name)
+    await stopping.unless_begun(subscription.pause(timeout=timeout))
+    return await subscription.info()
+
+
+@post(
+    f"{ONE}/resume",
+    status_code=200,
+    operation_id="resume_subscription",
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def resume(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
+    """It goes on where it was."""
+    subscription = managed(mp, group, name)
+    await subscription.resume()
+    return await subscription.info()
+
+
+@get(
+    f"{ONE}/move",
+    operation_id="plan_move",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def plan_move(mp: Milepost, group: str, name: str, to: PlaceText) -> Plan:
+    """What a move would do; nothing is done."""
+    return await managed(mp, group, name).plan_move(place_of("to", to))
+
+
+@post(f"{ONE}/move", status_code=200, operation_id="move_subscription", opt=operation(Role.OPERATE, *_DRAINS))
+async def move(
+    mp: Milepost, stopping: Stopping, group: str, name: str, data: Move, timeout: Seconds = LONGEST_WAIT
+) -> Moved:
+    """Goes on elsewhere: messages between are handled again, or never. Look at the plan first."""
+    to = place_of("to", data.to)
+    return Moved(await stopping.unless_begun(managed(mp, group, name).move(to, timeout=timeout)))
+
+
+@get(
+    f"{ONE}/replay",
+    operation_id="plan_replay",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+)
+async def plan_replay(
+    mp: Milepost,
+    group: str,
+    name: str,
+    start: PlaceText,
+    end: Annotated[str | None, Parameter(description="The last position, or a time in RFC 3339.")] = None,
+) -> Plan:
+    """What a replay would do; nothing is done."""
+    first, last = place_of("start", start), end_of("end", end)
+    with checked("end"):
+        return await managed(mp, group, name).plan_replay(first, last)
+
+
+@post(
+    f"{ONE}/replay",
+    status_code=200,
+    operation_id="replay_subscription",
+    opt=operation(Role.OPERATE, *_DRAINS),
+)
+async def replay(
+    mp: Milepost, stopping: Stopping, group: str, name: str, data: Replay, timeout: Seconds = LONGEST_WAIT
+) -> Replayed:
+    """Repeats what was handled after `start` and up to `end`, marked as a replay; then goes on where it was."""
+    first, last = place_of("start", data.start), end_of("end", data.end)
+    with checked("end"):
+        again = await stopping.unless_begun(managed(mp, group, name).replay(first, last, timeout=timeout))
+    return Replayed(again)
+
+
+HANDLERS = (
+    list_,
+    create,
+    show,
+    update,
+    delete_,
+    pause,
+    resume,
+    plan_move,
+    move,
+    plan_replay,
+    replay,
+)

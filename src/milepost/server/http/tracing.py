@@ -1,0 +1,45 @@
+"""Where messages are."""
+
+from typing import Annotated
+
+from litestar import get
+from litestar.params import Parameter
+
+from milepost.app import Milepost
+from milepost.engine.trace.traced import Trace
+from milepost.engine.trace.tracer import LIMIT, MOST
+from milepost.server.access.role import Role
+from milepost.server.http.operation import operation
+from milepost.server.http.parameters import LAST
+from milepost.server.problems import NOT_POSSIBLE, TOO_LARGE, UNKNOWN_SUBSCRIPTION
+
+
+@get(
+    "/trace/{target:str}",
+    operation_id="trace",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
+)
+async def trace(
+    mp: Milepost,
+    target: str,
+    group: Annotated[str | None, Parameter(description="Only the subscriptions of this group.")] = None,
+    subscription: Annotated[
+        str | None, Parameter(description="Only those of this name, or the one of this address, `group/name`.")
+    ] = None,
+    limit: Annotated[
+        int, Parameter(ge=1, le=MOST, description="At most so many messages, the newest ones.")
+    ] = LIMIT,
+    before_version: Annotated[
+        int | None,
+        Parameter(
+            ge=1, le=LAST, description="Only older versions than this: `before_version` of the page before."
+        ),
+    ] = None,
+) -> Trace:
+    """Where each message of a stream, or the one of an id, is for each subscription, and why."""
+    return await mp.trace(
+        target, group=group, subscription=subscription, limit=limit, before_version=before_version
+    )
+
+
+HANDLERS = (trace,)

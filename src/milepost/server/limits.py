@@ -1,0 +1,52 @@
+"""How much anybody may ask for."""
+
+from dataclasses import dataclass
+
+MESSAGES_OF_A_BODY = 16
+"""How many messages of the largest size fit into a body."""
+ENVELOPE = 65_536
+"""Bytes of a body beside its messages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the server bears.
+
+    `body_bytes`: the largest body. Defaults to what sixteen messages of the largest size need: 16 MiB.
+    `bodies_bytes`: all bodies that are arriving, together. Defaults to 256 MiB.
+    `body_seconds`: how long a body may take to arrive. Defaults to 60.
+    `url_bytes`: the longest address, with its parameters. Defaults to 32 KiB.
+    `head_bytes`: the largest head of a request, the address included. Defaults to 64 KiB.
+    `head_seconds`: how long a head may take to arrive. Defaults to 10.
+    `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
+    `connections`: how many there may be. Defaults to 2,000.
+    `followers`: how many of them may follow. Defaults to 1,000.
+    `read_seconds`: how long a read may look for messages. Defaults to 30.
+    """
+
+    body_bytes: int = MESSAGES_OF_A_BODY * 2**20 + ENVELOPE
+    bodies_bytes: int = 256 * 2**20
+    body_seconds: float = 60
+    url_bytes: int = 32 * 2**10
+    head_bytes: int = 64 * 2**10
+    head_seconds: float = 10
+    stalled_seconds: float = 30
+    connections: int = 2000
+    followers: int = 1000
+    read_seconds: float = 30
+
+    @classmethod
+    def of(cls, max_message_bytes: int) -> "Limits":
+        """Those that fit messages of this size."""
+        body = MESSAGES_OF_A_BODY * max_message_bytes + ENVELOPE
+        return cls(body_bytes=body, bodies_bytes=max(cls.bodies_bytes, 2 * body))
+
+
+LONGEST_PAGE = 1000
+"""The most messages or deliveries of one answer."""
+USUAL_PAGE = 100
+"""How many there are unless somebody says otherwise."""
+PAGE_BYTES = 8 * 2**20
+"""After so many bytes of messages an answer ends, and the next goes on."""
+LONGEST_WAIT = 60
+"""Seconds that a request may wait for something to happen."""

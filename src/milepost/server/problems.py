@@ -1,0 +1,174 @@
+"""Errors as answers: one form for all of them, RFC 9457, from one table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import psycopg
+
+from milepost import errors
+
+MEDIA_TYPE = "application/problem+json"
+BASE = "/problems/"
+"""What the type of every problem begins with; docs/reference/problems.md explains each."""
+SOON = "1"
+"""Seconds after which what is only busy may be tried again."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of problem."""
+
+    slug: str
+    status: int
+    title: str
+    fields: tuple[str, ...] = ()
+    """What of the error is told besides its words."""
+    retry_after: str | None = None
+    """Seconds after which the same request may succeed, if it may."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """What went wrong, and what to do about it. Further members depend on the type."""
+
+    type: str
+    """What kind of problem it is: a reference that never changes, such as `/problems/wrong-version`."""
+    title: str
+    """The kind in words."""
+    status: int
+    """The status of the answer."""
+    detail: str
+    """What is wrong here, and what to do."""
+    transient: bool
+    """Whether the same request may succeed when it is made again."""
+
+
+class Refused(Exception):
+    """A request that the server itself refuses; `told` are further members of the problem."""
+
+    def __init__(
+        self, kind: Kind, detail: str, *, headers: Mapping[str, str] | None = None, **told: object
+    ) -> None:
+        self.kind = kind
+        self.headers = dict(headers or {})
+        self.told = told
+        super().__init__(detail)
+
+
+INVALID = Kind("invalid", 400, "What was sent is not what is wanted", ("field",))
+FILTER = Kind("filter", 400, "The filter is wrong", ("kind", "offset"))
+UNAUTHENTICATED = Kind("unauthenticated", 401, "A token is wanted")
+FORBIDDEN = Kind("forbidden", 403, "The token does not allow this")
+NOT_LOCAL = Kind("not-local", 403, "Only this machine is served without a token")
+NOT_FOUND = Kind("not-found", 404, "There is nothing here")
+UNKNOWN_SUBSCRIPTION = Kind("unknown-subscription", 404, "There is no such subscription", ("name",))
+METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "This method is not for this path")
+TOO_SLOW = Kind("too-slow", 408, "The request took too long to arrive", retry_after=SOON)
+WRONG_VERSION = Kind("wrong-version", 409, "The stream is at another version", ("stream", "expected", "actual"))
+ID_REUSED = Kind("id-reused", 409, "The id is there with other content", ("stream", "id"))
+ALREADY_EXISTS = Kind("already-exists", 409, "It is there already")
+DECLARED_IN_CODE = Kind("declared-in-code", 409, "A program declares it")
+NOT_HANDLED = Kind("not-handled", 409, "It is not handled, and somebody has to act", ("state",))
+NOT_HANDLED_YET = Kind("not-handled-yet", 409, "It is not handled yet", ("state",))
+NOT_CONFIRMED = Kind("not-confirmed", 409, "Workers have not let it go", ("subscription", "workers"))
+BUSY = Kind("busy", 409, "Somebody else is changing it", retry_after=SOON)
+LOST = Kind("lost", 409, "It belongs to somebody else now")
+CONSUMER_CLOSED = Kind("consumer-closed", 409, "The consumer has ended", ("reason",))
+NOT_POSSIBLE = Kind("not-possible", 409, "It cannot be done here")
+TOO_LARGE = Kind("too-large", 413, "It is too large", ("field",))
+URL_TOO_LONG = Kind("url-too-long", 414, "The address is too long")
+NOT_JSON = Kind("not-json", 415, "JSON is wanted")
+WRONG_HOST = Kind("wrong-host", 421, "This server is not known by this name")
+TOO_MANY_ATTEMPTS = Kind("too-many-attempts", 429, "Too many tokens were wrong")
+HEAD_TOO_LARGE = Kind("head-too-large", 431, "The headers are too large")
+INTERNAL = Kind("internal", 500, "Something went wrong here")
+UNAVAILABLE = Kind("unavailable", 503, "The database cannot be reached", retry_after=SOON)
+NOT_READY = Kind("not-ready", 503, "The database does not fit this server")
+TOO_MANY = Kind("too-many", 503, "The server has enough to do", retry_after=SOON)
+TOOK_TOO_LONG = Kind("took-too-long", 503, "It took too long")
+GOING_AWAY = Kind("going-away", 503, "The server is being stopped", retry_after=SOON)
+
+KINDS: Mapping[type[BaseException], Kind] = {
+    errors.WrongVersion: WRONG_VERSION,
+    errors.IdReused: ID_REUSED,
+    errors.TooLarge: TOO_LARGE,
+    errors.InvalidMessage: INVALID,
+    errors.UnknownSubscription: UNKNOWN_SUBSCRIPTION,
+    errors.AlreadyExists: ALREADY_EXISTS,
+    errors.DeclaredInCode: DECLARED_IN_CODE,
+    errors.NotHandledYet: NOT_HANDLED_YET,
+    errors.NotHandled: NOT_HANDLED,
+    errors.Busy: BUSY,
+    errors.NotConfirmed: NOT_CONFIRMED,
+    errors.Lost: LOST,
+    errors.ConsumerClosed: CONSUMER_CLOSED,
+    errors.SchemaMismatch: NOT_READY,
+    errors.LogMismatch: NOT_READY,
+    errors.NoDatabase: NOT_READY,
+    errors.Unavailable: UNAVAILABLE,
+    errors.FilterError: FILTER,
+    errors.MilepostError: NOT_POSSIBLE,
+    psycopg.DataError: INVALID,
+}
+"""Which error becomes which problem; the closest class counts."""
+
+ALL_KINDS: tuple[Kind, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer about a problem."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+def answer_to(error: BaseException) -> Answer:
+    """What to answer; nothing of an error that nobody foresaw is told."""
+    if isinstance(error, Refused):
+        return _answer(
+            error.kind, str(error), transient=_passes(error.kind), told=error.told, headers=error.headers
+        )
+    kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), INTERNAL)
+    if kind is INTERNAL:
+        return _answer(kind, "It is a fault of the server, whose log says more: try again, or tell its operator")
+    told = {name: getattr(error, name) for name in kind.fields if hasattr(error, name)}
+    detail = _words(error) if isinstance(error, psycopg.Error) else str(error)
+    return _answer(kind, detail, transient=getattr(error, "transient", False), told=told)
+
+
+def _answer(
+    kind: Kind,
+    detail: str,
+    *,
+    transient: bool = False,
+    told: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Answer:
+    problem = Problem(
+        type=BASE + kind.slug, title=kind.title, status=kind.status, detail=_storable(detail), transient=transient
+    )
+    retry = {} if kind.retry_after is None else {"retry-after": kind.retry_after}
+    body = _encoded({**msgspec.structs.asdict(problem), **(told or {})})
+    return Answer(kind.status, body, {**retry, **(headers or {})})
+
+
+def _encoded(members: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({name: _storable(value) for name, value in members.items()})
+
+
+def _storable(value: Any) -> Any:
+    """Text that can be sent: a half of a surrogate pair, which a name may hold, is spelled out."""
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _passes(kind: Kind) -> bool:
+    return kind.retry_after is not None
+
+
+def _words(error: psycopg.Error) -> str:
+    """What PostgreSQL says of a value that it does not take, without the statement."""
+    said = error.diag.message_primary or str(error).partition("\n")[0]
+    return f"PostgreSQL cannot take this value: {said}"

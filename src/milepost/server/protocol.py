@@ -1,0 +1,129 @@
+"""Connections: how long a request may take to arrive, how large its head may be, how long its answer may wait."""
+
+import asyncio
+import http
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from milepost.server.limits import Limits
+from milepost.server.problems import HEAD_TOO_LARGE, INVALID, MEDIA_TYPE, TOO_MANY, TOO_SLOW, Refused, answer_to
+
+LEFT_OVER = 5.0
+"""Seconds for the rest of a body that nobody reads any more, so that its sender gets to the answer."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection that ends when its other side is too slow or too much. The limits are the application's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._limits: Limits = self.config.app.limits  # type: ignore[union-attr]
+        self._arriving: asyncio.TimerHandle | None = None
+        self._taking: asyncio.TimerHandle | None = None
+        self._in_head = True
+        self._head_size = 0
+        self._refused = False
+
+    # Coming and going
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._limits.connections:
+            self._refuse(Refused(TOO_MANY, "There are too many connections: come back later"))
+        else:
+            self._arrives_within(self._limits.head_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrives_within(None)
+        self.resume_writing()
+        super().connection_lost(exc)
+
+    # Requests that arrive
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_head:
+            self._head_size += len(data)
+            if self._arriving is None:
+                self._arrives_within(self._limits.head_seconds)
+        super().data_received(data)
+        if self._in_head and self._head_size > self._limits.head_bytes:
+            self._refuse_head()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        if size > self._limits.head_bytes:
+            self._refuse_head()
+            return
+        self._arrives_within(self._limits.body_seconds + LEFT_OVER)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._arrives_within(None)
+        if self._refused:
+            return
+        self._in_head, self._head_size = True, 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._in_head:
+            self._arrives_within(LEFT_OVER)
+
+    def _arrives_within(self, seconds: float | None) -> None:
+        """What arrives now has to be complete by then; None: nothing is waited for."""
+        if self._arriving is not None:
+            self._arriving.cancel()
+        self._arriving = None if seconds is None else self.loop.call_later(seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._arriving = None
+        if self._in_head and self._head_size:
+            self._refuse(
+                Refused(TOO_SLOW, f"The head did not arrive within {self._limits.head_seconds:g} seconds")
+            )
+        else:
+            self.transport.abort()
+
+    # Answers that are taken
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._taking is None:
+            self._taking = self.loop.call_later(self._limits.stalled_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        if self._taking is not None:
+            self._taking.cancel()
+            self._taking = None
+        super().resume_writing()
+
+    # Refusing
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(Refused(INVALID, "This is no request in HTTP/1.1", field="request"))
+
+    def _refuse_head(self) -> None:
+        limit = self._limits.head_bytes
+        self._refuse(Refused(HEAD_TOO_LARGE, f"Address and headers have more than {limit:,} bytes"))
+
+    def _refuse(self, refused: Refused) -> None:
+        """Answers on this connection for the last time."""
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        answer = answer_to(refused)
+        status = http.HTTPStatus(answer.status)
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+            f"content-length: {len(answer.body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + answer.body)
+        self.transport.close()

@@ -1,0 +1,80 @@
+"""Runs the server until a signal: then nothing new begins, and what is open has a while to end."""
+
+import asyncio
+import logging
+import math
+import socket
+import ssl
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from milepost.server.app import Server
+from milepost.server.protocol import BoundedProtocol
+
+BACKLOG = 2048
+"""Connections that wait to be accepted."""
+KEEP_ALIVE = 75
+"""Seconds for which a connection without a request is kept."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What TLS needs: the files of a certificate, with its chain, and of its key."""
+
+    certificate: str
+    key: str
+
+    def check(self) -> None:
+        """Raises OSError or `ssl.SSLError` if they cannot be used."""
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket at an address; port 0 is any that is free. OSError if it cannot be had."""
+    if ":" not in host:
+        return socket.create_server((host, port), backlog=BACKLOG)
+    both = host == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((host, port), family=socket.AF_INET6, backlog=BACKLOG, dualstack_ipv6=both)
+
+
+async def serve(app: Server, listener: socket.socket, *, grace: float, tls: Certificate | None = None) -> None:
+    """Serves on a socket until SIGINT or SIGTERM; a second signal does not wait for `grace` seconds."""
+    # It would repeat with a traceback what the application has logged already.
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    config = uvicorn.Config(
+        _application(app),
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        # Nobody else says where a request comes from.
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=math.ceil(grace),
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
+    await _Process(config, app).serve(sockets=[listener])
+
+
+def _application(app: Server) -> Any:
+    return app
+
+
+class _Process(uvicorn.Server):
+    """A server that tells its application when it is over, and then ends as if nobody had asked."""
+
+    def __init__(self, config: uvicorn.Config, app: Server) -> None:
+        super().__init__(config)
+        self._app = app
+        self._loop = asyncio.get_running_loop()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.force_exit = self.should_exit
+        self.should_exit = True
+        self._loop.call_soon_threadsafe(self._app.stopping.begin)

@@ -1,0 +1,1 @@
+"""What is sent and received: the shapes of bodies and answers that no value of the library has already."""

@@ -1,0 +1,67 @@
+"""Deliveries as they are sent, and what is decided about them."""
+
+import msgspec
+
+from milepost.dispatch import State
+from milepost.engine.deliveries import DeliveryInfo
+from milepost.errors import InvalidMessage
+from milepost.progress.deliveries import StoredDelivery
+from milepost.server.wire.message import StreamMessage
+
+_STORED = StoredDelivery.__struct_fields__
+
+
+class Delivery(StoredDelivery, frozen=True, kw_only=True):
+    """A message that needs attention of its own."""
+
+    message: StreamMessage | None
+    """Null: it is no longer in the log."""
+
+    @classmethod
+    def of(cls, info: DeliveryInfo) -> "Delivery":
+        """A delivery as it was found."""
+        message = None if info.message is None else StreamMessage.of(info.message)
+        return cls(message=message, **{name: getattr(info, name) for name in _STORED})
+
+
+class DeliveryPage(msgspec.Struct, frozen=True):
+    """Deliveries in order of position."""
+
+    deliveries: list[Delivery]
+    next: int
+    """What to give as `after` to go on after these."""
+    more: bool
+    """Whether there are more now."""
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many there are."""
+
+    count: int
+
+
+class DeliveriesToDecide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which deliveries are meant: exactly one of `positions`, `all` and `up_to` says it."""
+
+    positions: list[int] | None = None
+    """Those at these positions."""
+    all: bool = False
+    """All of them."""
+    up_to: int | None = None
+    """All up to this position."""
+    limit: int | None = None
+    """At most so many, the lowest positions first. Defaults to 10,000, which is also the most."""
+    state: list[State] | None = None
+    """With `all` and `up_to`: only those in these states. Defaults to the parked ones."""
+    reason: str | None = None
+    """With `all` and `up_to`: only those whose reason has this text in it."""
+
+    def check(self, most: int) -> None:
+        """Refuses what is contradictory, or too much for one request."""
+        meant = [self.positions is not None, self.all, self.up_to is not None]
+        if sum(meant) != 1:
+            raise InvalidMessage("positions", "exactly one of positions, all and up_to is wanted")
+        if self.limit is not None and not 0 <= self.limit <= most:
+            raise InvalidMessage("limit", f"a number from 0 to {most:,} is wanted, not {self.limit}")
+        if self.positions is not None and len(self.positions) > most:
+            raise InvalidMessage("positions", f"{len(self.positions):,} of them, over the limit of {most:,}")

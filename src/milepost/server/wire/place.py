@@ -1,0 +1,40 @@
+"""A place in the log, as it is written in a request."""
+
+from datetime import datetime
+
+import msgspec
+
+from milepost.engine.start import Start, start_from
+from milepost.errors import InvalidMessage
+
+Place = str | int
+"""`beginning`, `now`, a time in RFC 3339, or a position."""
+
+
+def place_of(field: str, text: Place) -> Start:
+    """What a place in a request means."""
+    try:
+        return start_from(_read(text))
+    except ValueError:
+        shown = repr(text if len(str(text)) <= 80 else f"{str(text)[:80]}…")
+        raise InvalidMessage(
+            field, f'"beginning", "now", a time such as 2026-03-01T12:00:00Z or a position is wanted, not {shown}'
+        ) from None
+
+
+def end_of(field: str, text: Place | None) -> datetime | int | None:
+    """The last place of a stretch: a time or a position; None: it has no end."""
+    if text is None:
+        return None
+    place = place_of(field, text)
+    if isinstance(place, str):
+        raise InvalidMessage(field, f"a time or a position is wanted, not {place!r}")
+    return place
+
+
+def _read(text: Place) -> object:
+    if isinstance(text, int) or text in ("beginning", "now"):
+        return text
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return int(text)
+    return msgspec.convert(text, datetime)

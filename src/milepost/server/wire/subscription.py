@@ -1,0 +1,141 @@
+"""Subscriptions as they are asked for."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from milepost.dispatch.retry import Retry
+from milepost.engine.checkpoint import Checkpoint
+from milepost.engine.consuming.created import IfExists
+from milepost.engine.info import SubscriptionInfo
+from milepost.engine.order import by_correlation, by_property
+from milepost.server.wire.place import place_of
+from milepost.server.wire.values import given
+
+Names = str | list[str]
+
+
+class OrderByProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages with the same value of this property are handled one after the other."""
+
+    property: str
+
+
+OrderedBy = Literal["stream", "correlation"] | OrderByProperty | None
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What follows a failed attempt."""
+
+    attempts: int = Retry.attempts
+    """How many there are before the message is parked, the first included."""
+    delay: float = Retry.delay
+    """Seconds before the second attempt."""
+    factor: float = Retry.factor
+    """How much longer each following wait is."""
+    max_delay: float = Retry.max_delay
+    """The longest wait, in seconds, before jitter."""
+    jitter: float = Retry.jitter
+    """The share by which a wait is longer or shorter at random."""
+
+
+class CheckpointPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """When progress is written: whichever comes first."""
+
+    seconds: float = Checkpoint.seconds
+    """So long after the first message that is not written yet."""
+    messages: int = Checkpoint.messages
+    """After so many."""
+
+
+class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The settings of a subscription for consumers. What is left out keeps its default, or stays as it is."""
+
+    category: Names | UnsetType | None = UNSET
+    """One category, or any of several. None of category, stream and types: everything."""
+    stream: Names | UnsetType | None = UNSET
+    """One stream, or any of several."""
+    types: Names | UnsetType | None = UNSET
+    """One type, or any of several; `*` is one dotted part and `>` is the rest."""
+    where: str | UnsetType | None = UNSET
+    """A filter over the messages' properties."""
+    ordered_by: OrderedBy | UnsetType = UNSET
+    """Which messages are handled one after the other. Defaults to null: any at any time."""
+    strategy: str | UnsetType = UNSET
+    """How consumers of equal filter and priority share: `round_robin` (the default), `dispatch_to_single`,
+    `pinned`, `pinned_by_correlation`."""
+    tracking: Literal["failures", "all"] | UnsetType = UNSET
+    """`failures` (the default) stores what needs attention; `all` every message, for pulling."""
+    on_park: Literal["block", "continue"] | UnsetType = UNSET
+    """Whether a parked message holds back those of its key. Defaults to `continue`."""
+    timeout: float | UnsetType = UNSET
+    """Seconds for a delivery, which then counts as failed. Defaults to 30."""
+    retry: RetryPolicy | UnsetType = UNSET
+    checkpoint: CheckpointPolicy | UnsetType = UNSET
+    window: int | UnsetType = UNSET
+    """How many messages may be open or read ahead. Defaults to 1,000."""
+    lease: float | UnsetType = UNSET
+    """Seconds after which a server that gave no sign of life is replaced. Defaults to 30."""
+    stall_after: int | UnsetType = UNSET
+    """How many failures in a row, or messages retrying, stop it until one succeeds. Defaults to 1,000."""
+    max_waiting: int | UnsetType = UNSET
+    """How many messages may wait behind others before it reads no further. Defaults to 100,000."""
+    max_consumers: int | UnsetType | None = UNSET
+    """How many there may be. Defaults to null: as many as come."""
+    max_unrouted: int | UnsetType = UNSET
+    """How many messages that nobody wants may be set aside before it reads no further. Defaults to 100,000."""
+    keep_done: float | UnsetType | None = UNSET
+    """For how many seconds stored messages that are done are kept. Defaults to null: not at all."""
+
+    def options(self) -> dict[str, Any]:
+        """Those that were given, as the library takes them."""
+        values = {name: value for name, value in _fields(self).items() if value is not UNSET}
+        return {
+            name: _CONVERSIONS[name](value) if name in _CONVERSIONS else value for name, value in values.items()
+        }
+
+
+class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A subscription for consumers, or for pulling with `tracking` `all`."""
+
+    name: str
+    """Its name, in the group of the server."""
+    start: str | int | UnsetType = UNSET
+    """Where it begins: `beginning` (the default), `now`, a time, or after a position."""
+    if_exists: IfExists = "update"
+    """`update` changes its settings to these, `error` refuses, `ignore` leaves it as it is."""
+
+
+class SubscriptionChanges(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings to change; the others stay. Of one that a program declares only `concurrency` can be set."""
+
+    concurrency: int | UnsetType | None = UNSET
+    """How many messages a process handles at once; null is what its program says."""
+
+
+class Subscriptions(msgspec.Struct, frozen=True):
+    """Subscriptions by address."""
+
+    subscriptions: list[SubscriptionInfo]
+
+
+def _fields(settings: SubscriptionSettings) -> Mapping[str, Any]:
+    return {
+        name: getattr(settings, name) for name in settings.__struct_fields__ if name not in ("name", "if_exists")
+    }
+
+
+def _order(value: OrderedBy) -> Any:
+    if isinstance(value, OrderByProperty):
+        return given("ordered_by", lambda: by_property(value.property))
+    return by_correlation if value == "correlation" else value
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "ordered_by": _order,
+    "retry": lambda value: given("retry", lambda: Retry(**msgspec.structs.asdict(value))),
+    "checkpoint": lambda value: given("checkpoint", lambda: Checkpoint(**msgspec.structs.asdict(value))),
+    "start": lambda value: place_of("start", value),
+}

@@ -1,0 +1,105 @@
+"""Messages for consumers, and consumers that note what they get."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+from milepost import Milepost, NewMessage
+from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.delivery import Delivery
+
+PATIENCE = 30.0
+"""Seconds after which a test gives up."""
+
+
+async def orders(mp: Milepost, count: int, *, streams: int = 10, first: int = 0, **properties: Any) -> None:
+    """So many orders, with a number each, in streams in turn."""
+    for n in range(first, first + count):
+        message = NewMessage("order.placed", {"n": n}, properties={"n": n, **properties})
+        await mp.append(f"order-{n % streams}", message)
+
+
+async def take(consumer: Consumer, count: int) -> list[Delivery]:
+    """The next deliveries, so many."""
+    async with asyncio.timeout(PATIENCE):
+        return [await anext(consumer) for _ in range(count)]
+
+
+async def ack(deliveries: list[Delivery]) -> list[int]:
+    """They are done; their positions."""
+    for delivery in deliveries:
+        await delivery.ack()
+    return [delivery.position for delivery in deliveries]
+
+
+async def is_dry(consumer: Consumer, seconds: float = 0.3) -> bool:
+    """Whether nothing comes for a while: the only way to see that nothing does."""
+    try:
+        async with asyncio.timeout(seconds):
+            delivery = await anext(consumer)
+    except TimeoutError:
+        return True
+    raise AssertionError(f"{delivery!r} came")
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
+    """Waits until something that happens elsewhere has happened."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            found = condition()
+            if found if isinstance(found, bool) else await found:
+                return
+            await asyncio.sleep(0.005)
+
+
+class Taker:
+    """Takes and acks in a task of its own, and keeps what it saw."""
+
+    def __init__(self, consumer: Consumer, handle: Callable[[Delivery], Awaitable[None]] | None = None) -> None:
+        self.consumer = consumer
+        self.seen: list[int] = []
+        self.attempts: list[int] = []
+        self._handle = handle
+        self._grown = asyncio.Event()
+        self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        async for delivery in self.consumer:
+            self.seen.append(delivery.position)
+            self.attempts.append(delivery.attempt)
+            self._grown.set()
+            if self._handle is not None:
+                await self._handle(delivery)
+            else:
+                await delivery.ack()
+
+    async def until(self, count: int) -> list[int]:
+        """What it saw, once that is so many."""
+        async with asyncio.timeout(PATIENCE):
+            while len(self.seen) < count:
+                if self.task.done():
+                    self.task.result()
+                self._grown.clear()
+                waiting = asyncio.create_task(self._grown.wait())
+                await asyncio.wait([self.task, waiting], return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+        return self.seen
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self.task
+
+
+@asynccontextmanager
+async def taking(
+    mp: Milepost, name: str, handle: Callable[[Delivery], Awaitable[None]] | None = None, **options: Any
+) -> AsyncIterator[Taker]:
+    """A consumer that acks, or does what `handle` says."""
+    async with mp.consumer(name, **options) as consumer:
+        taker = Taker(consumer, handle)
+        try:
+            yield taker
+        finally:
+            await taker.stop()
