@@ -42,7 +42,7 @@ order by v, s.stream_id
 _LAST_VERSION = "select coalesce(max(version), 0) from {schema}.messages"
 _RAW_TABLE = """
 create table {schema}.{table} (like {schema}.messages including all);
-alter table {schema}.{table} alter id set default gen_random_uuid();
+alter table {schema}.{table} alter id set default {schema}.new_id();
 """
 _CATEGORY_INDEX = """
 select c.relname from pg_index i join pg_class c on c.oid = i.indexrelid

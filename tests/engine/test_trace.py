@@ -604,6 +604,18 @@ async def test_what_was_there_when_it_began_at_now_is_before_its_start(mp: Milep
     assert [(each.state, each.note) for each in found] == [("before its start", None), ("done", None)]
 
 
+async def test_of_a_subscription_that_nobody_has_run_everything_passed_is_before_its_start(mp: Milepost) -> None:
+    async with await psycopg.AsyncConnection.connect(mp.url) as connection:
+        await mp.append("order-1", new(), connection=connection)
+        await mp.append("order-2", new())
+        await mp.create_subscription("new", start="now")
+        await connection.commit()
+    [held] = await traced(mp, "order-1", "new")
+    [there] = await traced(mp, "order-2", "new")
+    assert (held.state, there.state) == ("not reached", "before its start")
+    assert str(there) == "before its start: it was there when the subscription began with what was new"
+
+
 async def test_another_order_makes_other_lanes(make_mp: MakeMilepost) -> None:
     """Nobody was left who knew the old order: all began where the lowest lane was, and is by the new one."""
     async with lanes_apart(make_mp) as old:

@@ -49,8 +49,7 @@ class Router(Generic[M]):
         self._keep_up(writing)
         if not self._routes:
             return None
-        if (taken := self._routes.take()) is not None:
-            return taken
+        # What came back, or a person retried, is among these, and goes before what is queued behind it.
         while (entry := self._board.ready.pop()) is not None:
             group = self._group_of(entry, now)
             if group is None:

@@ -22,23 +22,24 @@ Outcome = Literal["ack", "retry", "park", "skip", "extend"]
 _TOKEN = re.compile("([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([0-9a-f]{32})")
 
 
-class Claim(NamedTuple):
+class Claim(msgspec.Struct, frozen=True):
     """The right to settle a delivery, for as long as nobody else has it."""
 
     subscription: int
     position: int
-    id: UUID
+    id: str
+    """What nobody can guess: 32 hexadecimal digits."""
 
     @property
     def token(self) -> str:
-        """The claim as one text, which nobody can guess."""
-        return f"{self.subscription}-{self.position}-{self.id.hex}"
+        """The claim as one text."""
+        return f"{self.subscription}-{self.position}-{self.id}"
 
     @classmethod
     def of(cls, token: str) -> "Claim | None":
         """What a text says; None: it is no token."""
         found = _TOKEN.fullmatch(token)
-        return None if found is None else cls(int(found[1]), int(found[2]), UUID(found[3]))
+        return None if found is None else cls(int(found[1]), int(found[2]), found[3])
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,12 +62,12 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     """Of the definition."""
-    revision: int
-    """Of the cursor."""
+    epoch: int
+    """Of the cursor: it is another after a person has moved it."""
+    above: int
+    """Where it begins: the cursor has to be there, or further."""
     position: int
-    """How far it was read."""
-    ahead: Sequence[int]
-    """What is done beyond that, as ranges: first, last, first, last, …"""
+    """Where it ends."""
     life: UUID | None
     """Of the server, if the log is in this database."""
     positions: Sequence[int]
@@ -92,29 +93,32 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime | None
     rests: bool
     """Whether it is paused, or somebody is changing it: it gives nothing."""
-    stalled: bool
-    """Whether its messages fail: it gives one at a time."""
-    revision: int
-    """Of the cursor."""
+    epoch: int
+    """Of the cursor: it is another after a person has moved it."""
     position: int
     """Of the cursor."""
     ahead: list[int]
-    claim: UUID
+    """What is done beyond it, as ranges: first, last, first, last, …"""
+    claim: str
+    """Of all that was claimed: what nobody can guess."""
     expires: datetime
     ready: list[Taken] | None
     """Rows that were there."""
-    outcome: Literal["converted", "lost", "full"] | None
-    """What came of the part of the log: `lost`: somebody else was first; `full`: enough rows wait already."""
-    converted: list[Taken] | None
-    """Rows that came of it."""
+    outcome: Literal["converted", "lost", "stale", "full"] | None
+    """What came of the part of the log: `lost`: somebody else was first; `stale`: it has to be read again; `full`:
+    enough rows wait already; None: there was no room."""
+    converted: list[int] | None
+    """The positions of rows that came of it and were claimed."""
+    replayed: list[int] | None
+    """Those of them that had been handled before."""
     size: int
     """Bytes of the messages of all that was claimed."""
     is_overdue: bool
     """Whether claims have expired that nobody has looked after."""
     wait: float | None
-    """If nothing was claimed: seconds until a row is due or a claim expires, if that is known."""
+    """Seconds until a row was due or a claim expired, before this, if any."""
     unread: bool
-    """Whether the log of this database has messages after the cursor."""
+    """In a caller's transaction: whether the log of this database has messages after the cursor."""
 
 
 class NotPulled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,7 +190,7 @@ class PostgresPulling:
         parameters = {
             "subscriptions": _array(settlement.claim.subscription for settlement in settlements),
             "positions": _array(settlement.claim.position for settlement in settlements),
-            "claims": _array(settlement.claim.id.hex for settlement in settlements),
+            "claims": _array(settlement.claim.id for settlement in settlements),
             "outcomes": _array(settlement.outcome for settlement in settlements),
             "reasons": _texts(settlement.reason for settlement in settlements) if says else "[]",
             "errors": _texts(settlement.error for settlement in settlements) if says else "[]",
@@ -207,10 +211,11 @@ def _page(scanned: Scanned | None) -> dict[str, Any]:
         return {"page": None, "positions": "{}", "sizes": "{}", "keys": "[]"}
     page = {
         "number": scanned.number,
-        "revision": scanned.revision,
+        "epoch": scanned.epoch,
+        "above": scanned.above,
         "position": scanned.position,
-        "ahead": scanned.ahead,
         "life": scanned.life,
+        "size": sum(scanned.sizes),
     }
     return {
         "page": msgspec.json.encode(page).decode(),

@@ -44,8 +44,9 @@ async def serve(app: Server, listener: socket.socket, *, grace: float, tls: Cert
     """Serves on a socket until SIGINT or SIGTERM; a second signal does not wait for `grace` seconds."""
     # It would repeat with a traceback what the application has logged already.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+    served: Any = app
     config = uvicorn.Config(
-        _application(app),
+        served,
         http=BoundedProtocol,
         ws="none",
         lifespan="on",
@@ -60,10 +61,6 @@ async def serve(app: Server, listener: socket.socket, *, grace: float, tls: Cert
         ssl_keyfile=None if tls is None else tls.key,
     )
     await _Process(config, app).serve(sockets=[listener])
-
-
-def _application(app: Server) -> Any:
-    return app
 
 
 class _Process(uvicorn.Server):

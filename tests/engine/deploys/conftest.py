@@ -26,16 +26,16 @@ def load(mp: Milepost) -> Load:
 
 
 @pytest.fixture
-def stored(database_url: str, schema: str) -> Stored:
+def stored(mp: Milepost, database_url: str, schema: str) -> Stored:
     """What they leave in the database of the log."""
     return Stored(database_url, schema)
 
 
 @pytest.fixture(params=["rows", "advisory", "second"])
-def kept(request: pytest.FixtureRequest, database_url: str, schema: str) -> tuple[Version, Stored]:
+def kept(request: pytest.FixtureRequest, stored: Stored, schema: str) -> tuple[Version, Stored]:
     """The first version, in each way to keep leases and progress, and what is stored there."""
     version = Version(label="v1")
     if request.param != "second":
-        return version.but("v1", leases=request.param), Stored(database_url, schema)
+        return version.but("v1", leases=request.param), stored
     second: str = request.getfixturevalue("second_url")
     return version.but("v1", progress=second), Stored(second, schema)

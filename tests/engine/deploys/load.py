@@ -17,11 +17,24 @@ class Load:
     def __init__(self, mp: Milepost) -> None:
         self._mp = mp
         self._count = 0
-        self.positions: set[int] = set()
-        """Where the messages are."""
+        self.messages: dict[int, tuple[str, int]] = {}
+        """The stream and the key of each message, by position."""
         self.of_type: dict[str, set[int]] = {}
 
-    async def append(self, count: int = 1, type: str = "a", *, key: int | None = None, **wish: Any) -> int:
+    @property
+    def positions(self) -> set[int]:
+        """Where the messages are."""
+        return set(self.messages)
+
+    async def append(
+        self,
+        count: int = 1,
+        type: str = "a",
+        *,
+        key: int | None = None,
+        stream: str | None = None,
+        **wish: Any,
+    ) -> int:
         """Appends so many; the position of the last."""
         position = 0
         for _ in range(count):
@@ -29,8 +42,9 @@ class Load:
             self._count += 1
             properties = {"key": n % KEYS if key is None else key, "n": n}
             message = NewMessage(type, wish, properties=properties)
-            position = (await self._mp.append(f"s-{n % STREAMS}", message)).position
-            self.positions.add(position)
+            stream_, key_ = stream or f"s-{n % STREAMS}", properties["key"]
+            position = (await self._mp.append(stream_, message)).position
+            self.messages[position] = (stream_, key_)
             self.of_type.setdefault(type, set()).add(position)
         return position
 

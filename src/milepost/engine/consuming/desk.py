@@ -62,6 +62,8 @@ class Desk:
         self._stood_by = False
         self._breaker = self._new_breaker()
         self._stalled: str | None = None
+        self._has_settled = False
+        """Whether something is settled that is not written: whoever writes knows how long that may wait."""
         self.settler = Settler(self, clock, journal)
         self.handing = Handing(self, clock, solitude)
         self.reading = self._new_reading()
@@ -175,7 +177,9 @@ class Desk:
         owned.ended()
         self.reading.room()
         self._solitude.settled()
-        if lane.settled >= self.writing.messages or lane.urgent(self._clock.now()):
+        is_first, self._has_settled = not self._has_settled, lane.settled > 0
+        much = lane.settled >= self.writing.messages
+        if (is_first and self._has_settled) or much or lane.urgent(self._clock.now()):
             self.writing.look()
 
     # From the log and from the store
@@ -197,6 +201,7 @@ class Desk:
     def exchanged(self, owned: Owned) -> None:
         """The lane's progress is written, and what it asked is known."""
         owned.looks_first = False
+        self._has_settled = owned.lane.settled > 0
         self.reading.room()
         self.handing.wake()
         self._follow_breaker()

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from milepost.engine.pulling.pulled import PulledDelivery
-from milepost.engine.pulling.scanning import Found
+from milepost.engine.pulling.stock import Found
 from milepost.errors import MilepostError, UnknownSubscription
 from milepost.log.connections import Executor
 from milepost.log.message import Message
@@ -46,18 +46,18 @@ class Claims:
 
     async def pull(self, found: Found | None = None) -> Reply:
         """One statement: what is ready, and then what a part of the log comes to."""
-        request = msgspec.structs.replace(
-            self._request, limit=self.room, bytes=self._request.bytes - self._size
-        )
+        request = msgspec.structs.replace(self._request, limit=self.room, bytes=self._request.bytes - self._size)
         scanned = None if found is None else found.scanned
         told = await self._pulling.pull(self._executor, request, own=self._own, scanned=scanned)
         reply = _accepted(told, self._request)
         self._size += reply.size
         self._unread = reply.unread
         self._without_message += [(taken, reply) for taken in reply.ready or ()]
-        if found is not None:
+        if found is not None and reply.converted:
+            replayed = frozenset(reply.replayed or ())
             self._deliveries += [
-                _delivery(taken, reply, found.messages[taken.position]) for taken in reply.converted or ()
+                _delivery(Taken(position, 1, position in replayed), reply, found.messages[position])
+                for position in reply.converted
             ]
         return reply
 
@@ -80,7 +80,7 @@ class Claims:
 
     async def _park_lost(self, messages: Mapping[int, Message[Any]]) -> None:
         lost = [
-            Settlement(Claim(reply.id, taken.position, reply.claim), "park", GONE)
+            Settlement(_claim(taken, reply), "park", GONE)
             for taken, reply in self._without_message
             if taken.position not in messages
         ]
@@ -112,8 +112,12 @@ def _delivery(taken: Taken, reply: Reply, message: Message[Any]) -> PulledDelive
         attempt=taken.attempt,
         replay=taken.replay,
         expires=reply.expires,
-        claim=Claim(reply.id, taken.position, reply.claim),
+        claim=_claim(taken, reply),
     )
+
+
+def _claim(taken: Taken, reply: Reply) -> Claim:
+    return Claim(reply.id, taken.position, reply.claim)
 
 
 def _position(delivery: PulledDelivery) -> int:

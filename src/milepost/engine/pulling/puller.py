@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from milepost.engine.kept import Kept
 from milepost.engine.place import Place
 from milepost.engine.pulling.claims import Claims
 from milepost.engine.pulling.pulled import Pulled
+from milepost.engine.pulling.scanning import Scanning
 from milepost.engine.pulling.settling import Reason, Settled, Settling, Several
 from milepost.engine.pulling.turn import Turn
 from milepost.engine.pulling.watching import Watch
@@ -21,6 +23,8 @@ from milepost.progress.pulling import Outcome, PostgresPulling, Request
 
 MOST = 10_000
 """How many deliveries one pull gives at most."""
+REMEMBERED = 16
+"""Of so many subscriptions it is remembered how they stood, and what was read ahead."""
 LONGEST_WAIT = 3600
 """Seconds that one pull waits at most."""
 
@@ -35,10 +39,12 @@ class Puller:
         self._place = place
         self._watch: Watch | None = None
         self._begun: Place | None = None
+        self._scannings: OrderedDict[tuple[str, str], Scanning] = OrderedDict()
 
     async def close(self) -> None:
         """Ends what it has begun; the next pull begins anew."""
         watch, self._watch, self._begun = self._watch, None, None
+        self._scannings.clear()
         if watch is not None:
             await watch.close()
 
@@ -50,7 +56,7 @@ class Puller:
         request = _request(group, name, limit, timeout)
         place = await self._begin()
         ends = asyncio.get_running_loop().time() + longest
-        turn = Turn(place, self._pulling, request)
+        turn = self._turn(place, request)
         reply = await turn.run()
         if longest and not turn.claims.count:
             turn = await self._wait(place, request, reply.id, ends)
@@ -63,12 +69,20 @@ class Puller:
         async with self._watch.of(subscription) as wait:
             while True:
                 await wait.prepare()
-                turn = Turn(place, self._pulling, request)
+                turn = self._turn(place, request)
                 await turn.run()
                 left = ends - asyncio.get_running_loop().time()
                 if turn.claims.count or left <= 0:
                     return turn
                 await wait.sleep(min(left, turn.pause))
+
+    def _turn(self, place: Place, request: Request) -> Turn:
+        address = request.group, request.name
+        scanning = self._scannings.pop(address, None) or Scanning(place, request.name)
+        self._scannings[address] = scanning
+        if len(self._scannings) > REMEMBERED:
+            self._scannings.popitem(last=False)
+        return Turn(place, self._pulling, scanning, request)
 
     async def _begin(self) -> Place:
         """An open `Milepost`; if progress is elsewhere, the log has to be the one that it follows."""
@@ -82,7 +96,9 @@ class Puller:
 
     # In a caller's transaction
 
-    async def claim(self, executor: Executor, group: str, name: str, *, limit: int, timeout: float | None) -> Claims:
+    async def claim(
+        self, executor: Executor, group: str, name: str, *, limit: int, timeout: float | None
+    ) -> Claims:
         """Claims what is ready; the log is not looked at."""
         claims = Claims(self._pulling, executor, _request(group, name, limit, timeout), own=False)
         await claims.pull()

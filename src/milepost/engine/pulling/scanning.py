@@ -1,21 +1,21 @@
 """Reads the log where the cursor of a pulled subscription is: what is to become rows."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain
-from typing import Any
+from uuid import UUID
 
 import msgspec
 
 from milepost.engine.consuming.options import Created
 from milepost.engine.kept import Kept
 from milepost.engine.place import Place
+from milepost.engine.pulling.stock import Found, Stock
 from milepost.errors import Unavailable
-from milepost.log.message import Message
-from milepost.log.reader import Page, Query, is_cut
-from milepost.progress.pulling import Reply, Scanned
+from milepost.log.reader import PAGE_MESSAGES, Page, Query, is_cut
+from milepost.progress.pulling import Reply
 from milepost.ranges import Ranges
+
+CROWD = 3
+"""How many times what is wanted is offered where others pull too: the cursor may be further by then."""
 
 
 @lru_cache(maxsize=100)
@@ -24,85 +24,109 @@ def created_of(name: str, settings: bytes) -> Created:
     return Created.from_stored(name, msgspec.json.decode(settings))
 
 
-@dataclass(frozen=True)
-class Found:
-    """A part of the log."""
-
-    scanned: Scanned
-    messages: Mapping[int, Message[Any]]
-    """What of it is wanted, by position."""
-
-
 class Scanning:
-    """Reads on from wherever the cursor is, a bounded part at a time, up to the horizon."""
+    """Reads on from wherever the cursor is, a bounded part at a time and up to the horizon.
+
+    It remembers how the subscription stood, and what it has read ahead: more each time, as long as that is of use.
+    """
 
     def __init__(self, place: Place, name: str) -> None:
         self._place = place
         self._name = name
+        self._known: Reply | None = None
+        self._stock: Stock | None = None
+        self._size = 0
         self._span: int | None = None
+        self._is_crowded = False
+
+    def learn(self, reply: Reply) -> None:
+        """The subscription stands like this."""
+        self._known = None if reply.ready else reply
+        if reply.outcome in ("lost", "stale"):
+            self._is_crowded = reply.outcome == "lost"
+            self._stock = None if reply.outcome == "stale" else self._stock
+        elif reply.outcome == "converted":
+            self._is_crowded = False
+
+    async def likely(self, want: int) -> Found | None:
+        """What can be offered without asking first how the subscription stands, if that is known well enough."""
+        known = self._known
+        if known is None or (not self._has(known) and known.position >= self._place.log.horizon.position):
+            return None
+        return await self.next(known, want)
 
     async def next(self, reply: Reply, want: int) -> Found | None:
         """A part of the log after the cursor, with about so many messages that are wanted; None: there is none."""
-        log = self._place.log
-        horizon, life = await self._horizon(reply.position), log.horizon.life
+        if not self._has(reply):
+            self._stock = await self._read(reply, want)
+        if self._stock is None:
+            return None
+        return self._stock.part(reply.position, want * CROWD if self._is_crowded else want)
+
+    def _has(self, reply: Reply) -> bool:
+        return self._stock is not None and self._stock.is_for(reply)
+
+    async def _read(self, reply: Reply, want: int) -> Stock | None:
+        horizon, life = await self._horizon(reply.position)
         if reply.position >= horizon:
             return None
         created = created_of(self._name, bytes(reply.settings))
         query = created.query(reply.since)
-        span, size = self._next_span(query), query.page_size(want)
-        high = min(horizon, reply.position + span)
+        size = self._next_size(query, want)
+        high = min(horizon, reply.position + self._next_span(query))
         page = await self._place.reader.log_page(
-            log.database, query, low=reply.position, high=high, limit=size, life=life
+            self._place.log.database, query, low=reply.position, high=high, limit=size, life=life
         )
         cut = is_cut(page, size)
         reached = page[-1].position if cut else high
-        self._adapt(query, cut=cut)
+        self._adapt_span(query, cut=cut)
         if self._is_elsewhere:
-            await self._check(reached)
-        ahead = Ranges(zip(reply.ahead[::2], reply.ahead[1::2], strict=True))
-        wanted = _wanted(query, page, ahead)
-        return Found(
-            Scanned(
-                number=reply.number,
-                revision=reply.revision,
-                position=reached,
-                ahead=list(chain.from_iterable(ahead.beyond(reached))),
-                life=None if self._is_elsewhere else life,
-                positions=[message.position for message in wanted],
-                sizes=[message.size for message in wanted],
-                keys=created.declaration.ordered_by.keys(wanted),
-            ),
-            {message.position: message for message in wanted},
+            await self._check(reached, life)
+        wanted = _wanted(query, page, Ranges(zip(reply.ahead[::2], reply.ahead[1::2], strict=True)))
+        return Stock(
+            number=reply.number,
+            epoch=reply.epoch,
+            life=None if self._is_elsewhere else life,
+            low=reply.position,
+            high=reached,
+            messages=wanted,
+            keys=created.declaration.ordered_by.keys(wanted),
         )
 
-    async def is_behind(self, position: int) -> bool:
-        """Whether there is more of the log after a position."""
-        return position < await self._horizon(position)
-
-    async def _horizon(self, position: int) -> int:
+    async def _horizon(self, position: int) -> tuple[int, UUID | None]:
         horizon = self._place.log.horizon
         if horizon.life is None or position >= horizon.position:
             await horizon.look()
-        return horizon.position
+        return horizon.position, horizon.life
+
+    # Where the log is in another database than the rows
 
     @property
     def _is_elsewhere(self) -> bool:
-        """Whether the log is in another database than the rows."""
         return self._place.services.kept is Kept.IN_ANOTHER_DATABASE
 
-    async def _check(self, reached: int) -> None:
+    async def _check(self, reached: int, life: UUID | None) -> None:
         """Makes sure that the log is still what it was, before its messages are passed."""
         log, following = self._place.log, self._place.services.following
         rows = await log.database.execute(log.statements.get("current_life"), {})
-        if not rows or rows[0][0] != log.horizon.life:
+        if not rows or rows[0][0] != life:
             raise Unavailable("PostgreSQL restarted while the log was being read: pull again")
         if following is not None:
             await following.cover(reached)
 
+    # How much is read at once
+
+    def _next_size(self, query: Query, want: int) -> int:
+        """Twice as much as the last time, up to a page."""
+        if query.filter is not None:
+            return query.page
+        self._size = max(want, min(self._size * 2, PAGE_MESSAGES))
+        return self._size
+
     def _next_span(self, query: Query) -> int:
         return query.spans[0] if self._span is None else self._span
 
-    def _adapt(self, query: Query, *, cut: bool) -> None:
+    def _adapt_span(self, query: Query, *, cut: bool) -> None:
         """Looks further where little is found."""
         first, longest = query.spans
         span = self._next_span(query)

@@ -54,7 +54,9 @@ class Settling:
         before = self._wanted.setdefault(settlement.claim, settlement)
         if before.outcome != settlement.outcome:
             position = settlement.claim.position
-            raise ValueError(f"the delivery of position {position} is in {before.outcome} and {settlement.outcome}")
+            raise ValueError(
+                f"the delivery of position {position} is in {before.outcome} and {settlement.outcome}"
+            )
         if len(self._wanted) > MOST:
             raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
 

@@ -2,9 +2,13 @@
 
 import random
 
+import psycopg
+
 from milepost.engine.place import Place
 from milepost.engine.pulling.claims import Claims
 from milepost.engine.pulling.scanning import Scanning
+from milepost.engine.pulling.stock import Found
+from milepost.errors import Unavailable
 from milepost.progress.pulling import PostgresPulling, Reply, Request
 
 ROUNDS = 8
@@ -22,10 +26,10 @@ BEHIND = (0.002, 0.02)
 class Turn:
     """Claims what is there, in transactions of our own."""
 
-    def __init__(self, place: Place, pulling: PostgresPulling, request: Request) -> None:
+    def __init__(self, place: Place, pulling: PostgresPulling, scanning: Scanning, request: Request) -> None:
         self._database = place.services.transactions
         self._pulling = pulling
-        self._scanning = Scanning(place, request.name)
+        self._scanning = scanning
         self.claims = Claims(pulling, self._database, request, own=True)
         self.more = True
         """Whether there may be more right now."""
@@ -34,9 +38,9 @@ class Turn:
 
     async def run(self) -> Reply:
         """Looks; how the subscription stands."""
-        reply = await self.claims.pull()
+        reply = await self._pull(await self._scanning.likely(self.claims.room))
         if reply.is_overdue and await self._pulling.expire(self._database, reply.id) and self.claims.room:
-            reply = await self.claims.pull()
+            reply = await self._pull(None)
         losses = 0
         for _ in range(ROUNDS):
             if not self.claims.room or losses == LOSSES:
@@ -46,13 +50,18 @@ class Turn:
                 self.more = False
                 self.pause = _until(reply)
                 break
-            reply = await self.claims.pull(found)
-            if reply.outcome == "lost":
+            reply = await self._pull(found)
+            if reply.outcome in ("lost", "stale"):
                 losses += 1
                 self.pause = random.uniform(*BEHIND)  # noqa: S311 - it spreads those who come too late
             elif reply.outcome != "converted":
                 self.pause = _until(reply)
                 break
+        return reply
+
+    async def _pull(self, found: Found | None) -> Reply:
+        reply = await self.claims.pull(found)
+        self._scanning.learn(reply)
         return reply
 
 

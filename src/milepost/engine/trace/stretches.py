@@ -8,6 +8,8 @@ from itertools import groupby
 from milepost.dispatch import Cursor
 from milepost.progress.tracing import KEPT, TAKES, StoredDefinition, Take, has_passed
 
+NEW = 1
+"""The revision that a lane is made with."""
 FIRST = 2
 """The revision of a lane that is taken for the first time."""
 

@@ -9,7 +9,7 @@ from milepost.dispatch import State
 from milepost.engine.order import Order
 from milepost.engine.trace.orders import Orders, key_of, lane_of
 from milepost.engine.trace.selecting import selecting
-from milepost.engine.trace.stretches import Stretch, eras
+from milepost.engine.trace.stretches import NEW, Era, Stretch, eras
 from milepost.engine.trace.traced import Fate
 from milepost.engine.trace.whereabouts import BY_ROW, Whereabouts
 from milepost.log.message import Message
@@ -99,14 +99,17 @@ class Way:
         None: before all of them."""
         candidates: list[Stretch | None] = []
         for era in self._eras:
-            passing = [
-                era.passing(lane, self.takes.get(lane, ()), message.position, self.subscription.now)
-                for lane in self._lanes(era.oldest, message)
-            ]
+            passing = [self._passing(era, lane, message.position) for lane in self._lanes(era.oldest, message)]
             candidates += {each.definition.number: each for each in passing if each is not None}.values()
             if None not in passing:
                 return candidates
         return [*candidates, None]
+
+    def _passing(self, era: Era, lane: int, position: int) -> Stretch | None:
+        if self.subscription.revision_of(lane) == NEW:
+            # Nobody has had it: what it has passed was passed when it was made.
+            return None
+        return era.passing(lane, self.takes.get(lane, ()), position, self.subscription.now)
 
     def _passed(self, message: Message[Any], stretch: Stretch | None) -> Whereabouts:
         """What became of a message that was passed there and left nothing behind."""

@@ -17,7 +17,7 @@ where pg_get_serial_sequence(format('%%I.messages', :'schema'::text), 'position'
       is distinct from format('%%I.messages_position_seq', :'schema'::text)
 union all
 select format('%%I.%%I is missing: appends of an older snapshot would not be noticed', :'schema'::text, wanted.name)
-from unnest(array['messages_stream_version', 'messages_stream_id']) as wanted(name)
+from unnest(array['messages_stream_version', 'messages_id']) as wanted(name)
 where not exists (
     select from pg_constraint c
     where c.conrelid = to_regclass(format('%%I.messages', :'schema'::text))

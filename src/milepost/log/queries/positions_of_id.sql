@@ -1,4 +1,4 @@
--- Where a message of this id is, in whatever stream; there may be one in each. It walks through an index.
+-- Where a message of this id is, in whatever stream; there may be one in each.
 select m."position"
 from :"schema".messages m
 where m.id = %(id)s::uuid

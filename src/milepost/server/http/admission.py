@@ -1,11 +1,12 @@
 """Looks at every request before its handler does: who makes it, and whether it says only what is understood."""
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
-from litestar.params import ParameterKwarg
+from litestar.params import QueryParameter
 
 from milepost.server.access.entrance import Entrance
 from milepost.server.problems import INVALID, Refused
@@ -21,7 +22,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         entrance: Entrance = connection.app.state.entrance
         scope["state"]["visitor"] = await entrance.visitor(scope, role)
     scope["path_params"] = names(scope["path_params"])
-    known = query_names(handler)
+    known = query_names(handler).values()
     for name in connection.query_params:
         if name not in known:
             hint = suggestion(name, sorted(known)) if known else "; it takes none"
@@ -29,13 +30,11 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
 
 
 @lru_cache(maxsize=256)
-def query_names(handler: BaseRouteHandler) -> frozenset[str]:
-    """The parameters of a handler's query."""
-    provided = {"request", "data", *handler.resolve_dependencies()}
+def query_names(handler: BaseRouteHandler) -> Mapping[str, str]:
+    """The parameters of a handler's query: what it calls them, and what others do."""
     fields = handler.parsed_fn_signature.parameters.items()
-    kinds = {name: field.kwarg_definition for name, field in fields if name not in provided}
-    return frozenset(
-        (kind.query if isinstance(kind, ParameterKwarg) else None) or name
-        for name, kind in kinds.items()
-        if not (isinstance(kind, ParameterKwarg) and kind.header)
-    )
+    return {
+        name: field.kwarg_definition.name or name
+        for name, field in fields
+        if isinstance(field.kwarg_definition, QueryParameter)
+    }

@@ -5,7 +5,8 @@ from contextlib import aclosing
 from typing import Annotated, Any
 
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
 
 from milepost.app import Milepost
 from milepost.dispatch import State
@@ -17,7 +18,7 @@ from milepost.log.message import Appended
 from milepost.progress.deliveries import Decided, Decision
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
-from milepost.server.http.parameters import LAST, After, Limit
+from milepost.server.http.parameters import LAST, After, Group, Limit, Name, Stream
 from milepost.server.http.subscriptions import ONE, managed
 from milepost.server.limits import LONGEST_WAIT, PAGE_BYTES, USUAL_PAGE
 from milepost.server.problems import (
@@ -35,10 +36,10 @@ from milepost.server.wire.values import checked
 MOST_DECIDED = 10_000
 """How many deliveries one request decides about."""
 
-StateNames = Annotated[list[State] | None, Parameter(query="state", description="Only those in these states.")]
-Key = Annotated[str | None, Parameter(description="Only what is kept in order by this key.")]
-Reason = Annotated[str | None, Parameter(description="Only those whose reason has this text in it.")]
-UpTo = Annotated[int | None, Parameter(ge=0, le=LAST, description="Only positions up to this one.")]
+StateNames = Annotated[list[State] | None, QueryParameter(name="state", description="Only those in these states.")]
+Key = Annotated[str | None, QueryParameter(description="Only what is kept in order by this key.")]
+Reason = Annotated[str | None, QueryParameter(description="Only those whose reason has this text in it.")]
+UpTo = Annotated[int | None, QueryParameter(ge=0, le=LAST, description="Only positions up to this one.")]
 
 
 @get(
@@ -47,9 +48,9 @@ UpTo = Annotated[int | None, Parameter(ge=0, le=LAST, description="Only position
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
 async def list_(
-    mp: Milepost,
-    group: str,
-    name: str,
+    mp: NamedDependency[Milepost],
+    group: Group,
+    name: Name,
     states: StateNames = None,
     key: Key = None,
     reason: Reason = None,
@@ -87,9 +88,9 @@ async def _gathered(
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
 async def count(
-    mp: Milepost,
-    group: str,
-    name: str,
+    mp: NamedDependency[Milepost],
+    group: Group,
+    name: Name,
     states: StateNames = None,
     key: Key = None,
     reason: Reason = None,
@@ -110,7 +111,9 @@ async def count(
     operation_id="retry_deliveries",
     opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
-async def retry(mp: Milepost, group: str, name: str, data: DeliveriesToDecide) -> Decided:
+async def retry(
+    mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[DeliveriesToDecide]
+) -> Decided:
     """Has parked or retrying messages tried now, and counted anew.
 
     One request decides about at most 10,000: repeat it while it moves as many as its limit.
@@ -124,7 +127,9 @@ async def retry(mp: Milepost, group: str, name: str, data: DeliveriesToDecide) -
     operation_id="skip_deliveries",
     opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
-async def skip(mp: Milepost, group: str, name: str, data: DeliveriesToDecide) -> Decided:
+async def skip(
+    mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[DeliveriesToDecide]
+) -> Decided:
     """Passes messages over for good; what waits behind them goes on."""
     return await managed(mp, group, name).skip(**_meant(Decision.SKIP, data))
 
@@ -149,7 +154,7 @@ def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
     operation_id="progress",
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
 )
-async def progress(mp: Milepost, group: str, name: str, stream: str) -> StreamProgress:
+async def progress(mp: NamedDependency[Milepost], group: Group, name: Name, stream: Stream) -> StreamProgress:
     """How far it is with one stream: the version handled, the version known, lagging or not."""
     return await managed(mp, group, name).progress(stream)
 
@@ -163,20 +168,26 @@ async def progress(mp: Milepost, group: str, name: str, stream: str) -> StreamPr
     ),
 )
 async def caught_up(
-    mp: Milepost,
-    stopping: Stopping,
-    group: str,
-    name: str,
-    position: Annotated[int | None, Parameter(ge=1, le=LAST, description="The position of a message.")] = None,
-    stream: Annotated[str | None, Parameter(description="Instead of a position: the stream of an append.")] = None,
+    mp: NamedDependency[Milepost],
+    stopping: NamedDependency[Stopping],
+    group: Group,
+    name: Name,
+    position: Annotated[
+        int | None, QueryParameter(ge=1, le=LAST, description="The position of a message.")
+    ] = None,
+    stream: Annotated[
+        str | None, QueryParameter(description="Instead of a position: the stream of an append.")
+    ] = None,
     version: Annotated[
-        int | None, Parameter(ge=1, le=LAST, description="With a stream: the version that the append came to.")
+        int | None,
+        QueryParameter(ge=1, le=LAST, description="With a stream: the version that the append came to."),
     ] = None,
     messages: Annotated[
-        int, Parameter(ge=1, le=10_000, description="With a stream: how many messages the append had.")
+        int, QueryParameter(ge=1, le=10_000, description="With a stream: how many messages the append had.")
     ] = 1,
     timeout: Annotated[
-        float, Parameter(ge=0, le=LONGEST_WAIT, description="How many seconds to wait for that. Defaults to 2.")
+        float,
+        QueryParameter(ge=0, le=LONGEST_WAIT, description="How many seconds to wait for that. Defaults to 2."),
     ] = 2,
 ) -> None:
     """Answers when an append has been handled: done, skipped, or not for this subscription."""

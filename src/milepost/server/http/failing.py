@@ -6,6 +6,7 @@ from typing import Any
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 
+from milepost.server.http.admission import query_names
 from milepost.server.problems import (
     INTERNAL,
     INVALID,
@@ -21,13 +22,13 @@ logger = logging.getLogger("milepost.server")
 
 def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The answer to a request that failed; what nobody foresaw is logged, and not told."""
-    answer = answer_to(_translated(error) if isinstance(error, HTTPException) else error)
+    answer = answer_to(_translated(request, error) if isinstance(error, HTTPException) else error)
     if answer.status == INTERNAL.status:
         logger.error("%s %s failed", request.method, _operation(request), exc_info=error)
     return Response(answer.body, status_code=answer.status, media_type=MEDIA_TYPE, headers=answer.headers)
 
 
-def _translated(error: HTTPException) -> Exception:
+def _translated(request: Request[Any, Any, Any], error: HTTPException) -> Exception:
     """A problem of ours for one of the framework's."""
     if isinstance(error, NotFoundException):
         return Refused(NOT_FOUND, "There is nothing at this address: /openapi.json says what there is")
@@ -36,7 +37,8 @@ def _translated(error: HTTPException) -> Exception:
         return Refused(METHOD_NOT_ALLOWED, f"This address takes {allowed}", headers={"allow": allowed})
     if error.status_code >= INTERNAL.status:
         return error
-    field, problem = _first(error)
+    name, problem = _first(error)
+    field = query_names(request.route_handler).get(name, name) if name != "request" else name
     return Refused(INVALID, f"{field}: {problem}", field=field)
 
 

@@ -1,6 +1,7 @@
 """Filters: checked, evaluated, explained. They need no database."""
 
 from litestar import post
+from litestar.params import JSONBody
 
 from milepost.filter import compile_filter
 from milepost.log.codec import check_properties
@@ -11,21 +12,21 @@ from milepost.server.wire.filter import CheckedFilter, Explained, FilterToCheck,
 
 
 @post("/check", status_code=200, operation_id="check_filter", opt=operation(Role.READ, FILTER))
-async def check(data: FilterToCheck) -> CheckedFilter:
+async def check(data: JSONBody[FilterToCheck]) -> CheckedFilter:
     """Whether a filter can be used; its canonical text, and the properties it mentions."""
     compiled = compile_filter(data.where)
     return CheckedFilter(compiled.canonical, sorted(compiled.names))
 
 
 @post("/evaluate", status_code=200, operation_id="evaluate_filter", opt=operation(Role.READ, FILTER, TOO_LARGE))
-async def evaluate(data: FilterToTry) -> Match:
+async def evaluate(data: JSONBody[FilterToTry]) -> Match:
     """Whether a message with these properties matches; an error of the evaluation is a problem."""
     check_properties(data.properties)
     return Match(compile_filter(data.where).evaluate(data.properties))
 
 
 @post("/explain", status_code=200, operation_id="explain_filter", opt=operation(Role.READ, FILTER, TOO_LARGE))
-async def explain(data: FilterToTry) -> Explained:
+async def explain(data: JSONBody[FilterToTry]) -> Explained:
     """What each part of a filter comes to on these properties; an error of the evaluation is part of that."""
     check_properties(data.properties)
     compiled = compile_filter(data.where)

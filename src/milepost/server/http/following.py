@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
-from litestar import Request, get
-from litestar.params import Parameter
+from litestar import get
+from litestar.di import NamedDependency
+from litestar.params import HeaderParameter, QueryParameter
 
 from milepost.app import Milepost
 from milepost.filter import compile_filter
@@ -21,6 +22,7 @@ from milepost.server.access.visitor import Visitor
 from milepost.server.events import CHUNK, EventStream, comment, event
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, Category, Streams, Types, Where
+from milepost.server.http.request import JsonRequest
 from milepost.server.limits import Limits
 from milepost.server.problems import (
     FILTER,
@@ -69,22 +71,24 @@ class Followers:
     media_type="text/event-stream",
 )
 async def follow(
-    request: Request[Any, Any, Any],
-    mp: Milepost,
-    followers: Followers,
-    entrance: Entrance,
-    stopping: Stopping,
+    request: JsonRequest,
+    mp: NamedDependency[Milepost],
+    followers: NamedDependency[Followers],
+    entrance: NamedDependency[Entrance],
+    stopping: NamedDependency[Stopping],
     stream: Streams = None,
     category: Category = None,
     types: Types = None,
     where: Where = None,
     after: Annotated[
         int | Literal["now"],
-        Parameter(description="Only higher positions, or `now` for what is not there yet. Defaults to 0."),
+        QueryParameter(description="Only higher positions, or `now` for what is not there yet. Defaults to 0."),
     ] = 0,
     last_event_id: Annotated[
         str | None,
-        Parameter(header="Last-Event-ID", description="The position to go on after; it counts before `after`."),
+        HeaderParameter(
+            name="Last-Event-ID", description="The position to go on after; it counts before `after`."
+        ),
     ] = None,
 ) -> EventStream:
     """Messages in order, for ever, as server-sent events: those there now, then each new one once it is final.

@@ -6,6 +6,7 @@ from time import monotonic
 
 import msgspec
 from litestar import Response, get
+from litestar.di import NamedDependency
 from litestar.openapi import ResponseSpec
 
 from milepost.app import Milepost
@@ -72,7 +73,7 @@ async def healthz() -> Health:
     opt=operation(None),
     responses={503: ResponseSpec(Health, description="It is not ready.", generate_examples=False)},
 )
-async def readyz(readiness: Readiness) -> Response[Health]:
+async def readyz(readiness: NamedDependency[Readiness]) -> Response[Health]:
     """The server is not being stopped, and its database answers; 503 says what is wrong."""
     problem = await readiness.problem()
     if problem is None:
@@ -81,7 +82,7 @@ async def readyz(readiness: Readiness) -> Response[Health]:
 
 
 @get("/metrics", operation_id="metrics", opt=operation(Role.READ), media_type="text/plain")
-async def metrics(mp: Milepost) -> Response[bytes]:
+async def metrics(mp: NamedDependency[Milepost]) -> Response[bytes]:
     """How the log and the subscriptions of every group stand, as Prometheus reads it."""
     from milepost.contrib.prometheus import CONTENT_TYPE_LATEST, Snapshot, families, text
 

@@ -4,14 +4,15 @@ from datetime import datetime
 from typing import Annotated
 
 from litestar import get, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
 
 from milepost.app import Milepost
 from milepost.log.message import Appended
 from milepost.server.access.role import Role
 from milepost.server.http.gathering import gathered
 from milepost.server.http.operation import operation
-from milepost.server.http.parameters import LAST, After, Category, Limit, Streams, Types, Where
+from milepost.server.http.parameters import LAST, After, Category, Limit, Stream, Streams, Types, Where
 from milepost.server.limits import USUAL_PAGE, Limits
 from milepost.server.problems import FILTER, ID_REUSED, TOO_LARGE, TOOK_TOO_LONG, WRONG_VERSION
 from milepost.server.wire.message import (
@@ -27,9 +28,9 @@ from milepost.server.wire.message import (
 )
 from milepost.server.wire.values import refuse_repeated
 
-Since = Annotated[datetime | None, Parameter(description="Only messages of this time or later, in RFC 3339.")]
+Since = Annotated[datetime | None, QueryParameter(description="Only messages of this time or later, in RFC 3339.")]
 Backwards = Annotated[
-    bool, Parameter(description="The newest first. There is no next page then: ask for as many as you need.")
+    bool, QueryParameter(description="The newest first. There is no next page then: ask for as many as you need.")
 ]
 
 
@@ -40,12 +41,14 @@ Backwards = Annotated[
     opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
 )
 async def append(
-    mp: Milepost,
-    stream: str,
-    data: MessageToAppend | list[MessageToAppend],
+    mp: NamedDependency[Milepost],
+    stream: Stream,
+    data: JSONBody[MessageToAppend | list[MessageToAppend]],
     expected: Annotated[
         int | ExpectedWord,
-        Parameter(description="The version that the stream must have, `no_stream`, `stream_exists`, or `any`."),
+        QueryParameter(
+            description="The version that the stream must have, `no_stream`, `stream_exists`, or `any`."
+        ),
     ] = "any",
 ) -> Appended:
     """Appends one message, or several atomically, to a stream.
@@ -65,7 +68,7 @@ async def append(
     operation_id="append_many",
     opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
 )
-async def append_many(mp: Milepost, data: list[StreamToAppend]) -> AppendedToStreams:
+async def append_many(mp: NamedDependency[Milepost], data: JSONBody[list[StreamToAppend]]) -> AppendedToStreams:
     """Appends to several streams: all or nothing."""
     refuse_repeated("stream", [each.stream for each in data])
     appended = await mp.append_many(
@@ -81,13 +84,13 @@ async def append_many(mp: Milepost, data: list[StreamToAppend]) -> AppendedToStr
     opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG),
 )
 async def read_stream(
-    mp: Milepost,
-    limits: Limits,
-    stream: str,
+    mp: NamedDependency[Milepost],
+    limits: NamedDependency[Limits],
+    stream: Stream,
     types: Types = None,
     where: Where = None,
     after_version: Annotated[
-        int, Parameter(ge=0, le=LAST, description="Only higher versions. Defaults to 0: from the first.")
+        int, QueryParameter(ge=0, le=LAST, description="Only higher versions. Defaults to 0: from the first.")
     ] = 0,
     since: Since = None,
     backwards: Backwards = False,
@@ -109,15 +112,15 @@ async def read_stream(
 
 
 @get("/streams/{stream:str}/last", operation_id="last", opt=operation(Role.READ, TOO_LARGE))
-async def last(mp: Milepost, stream: str) -> Version:
+async def last(mp: NamedDependency[Milepost], stream: Stream) -> Version:
     """The version of a stream's last message; 0 if it has none."""
     return Version(stream, await mp.last(stream))
 
 
 @get("/messages", operation_id="read", opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG))
 async def read(
-    mp: Milepost,
-    limits: Limits,
+    mp: NamedDependency[Milepost],
+    limits: NamedDependency[Limits],
     stream: Streams = None,
     category: Category = None,
     types: Types = None,
@@ -144,7 +147,7 @@ async def read(
 
 
 @get("/head", operation_id="head", opt=operation(Role.READ))
-async def head(mp: Milepost) -> Position:
+async def head(mp: NamedDependency[Milepost]) -> Position:
     """The horizon: the position up to which a read goes now."""
     return Position(await mp.head())
 

@@ -3,7 +3,8 @@
 from typing import Annotated
 
 from litestar import delete, get, patch, post
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import JSONBody, QueryParameter
 
 from milepost.app import Milepost
 from milepost.engine.consuming.options import Created
@@ -12,7 +13,7 @@ from milepost.engine.info import SubscriptionInfo
 from milepost.engine.managed import ManagedSubscription
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
-from milepost.server.http.parameters import Seconds
+from milepost.server.http.parameters import Group, Name, Seconds
 from milepost.server.limits import LONGEST_WAIT
 from milepost.server.problems import (
     ALREADY_EXISTS,
@@ -36,7 +37,7 @@ _DRAINS = (UNKNOWN_SUBSCRIPTION, BUSY, NOT_CONFIRMED, NOT_POSSIBLE, GOING_AWAY)
 """What can go wrong where workers have to let a subscription go."""
 
 PlaceText = Annotated[
-    str, Parameter(description="`beginning`, `now`, a time in RFC 3339, or a position.", required=True)
+    str, QueryParameter(description="`beginning`, `now`, a time in RFC 3339, or a position.", required=True)
 ]
 
 
@@ -47,7 +48,8 @@ def managed(mp: Milepost, group: str, name: str) -> ManagedSubscription:
 
 @get("/", operation_id="list_subscriptions", opt=operation(Role.READ))
 async def list_(
-    mp: Milepost, group: Annotated[str | None, Parameter(description="Only those of this group.")] = None
+    mp: NamedDependency[Milepost],
+    group: Annotated[str | None, QueryParameter(description="Only those of this group.")] = None,
 ) -> Subscriptions:
     """Every subscription of every group: its status, its lag, what needs attention, lanes and their owners."""
     return Subscriptions([info for info in await mp.subscriptions() if group is None or info.group == group])
@@ -61,7 +63,7 @@ async def list_(
         Role.OPERATE, FILTER, TOO_LARGE, ALREADY_EXISTS, DECLARED_IN_CODE, BUSY, NOT_CONFIRMED, NOT_POSSIBLE
     ),
 )
-async def create(mp: Milepost, data: SubscriptionToCreate) -> SubscriptionInfo:
+async def create(mp: NamedDependency[Milepost], data: JSONBody[SubscriptionToCreate]) -> SubscriptionInfo:
     """Creates a durable subscription for consumers, or changes it to this; the answer is how it stands then."""
     options = data.options()
     with checked("subscription"):
@@ -71,7 +73,7 @@ async def create(mp: Milepost, data: SubscriptionToCreate) -> SubscriptionInfo:
 
 
 @get(ONE, operation_id="show_subscription", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION))
-async def show(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
+async def show(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
     """How a subscription stands."""
     return await managed(mp, group, name).info()
 
@@ -90,7 +92,9 @@ async def show(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
         NOT_POSSIBLE,
     ),
 )
-async def update(mp: Milepost, group: str, name: str, data: SubscriptionChanges) -> SubscriptionInfo:
+async def update(
+    mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[SubscriptionChanges]
+) -> SubscriptionInfo:
     """Changes settings of a subscription that was created, without dropping consumers; the others stay.
 
     One that a program declares can only be limited, by `concurrency`.
@@ -103,7 +107,11 @@ async def update(mp: Milepost, group: str, name: str, data: SubscriptionChanges)
 
 @delete(ONE, status_code=204, operation_id="delete_subscription", opt=operation(Role.OPERATE, *_DRAINS))
 async def delete_(
-    mp: Milepost, stopping: Stopping, group: str, name: str, timeout: Seconds = LONGEST_WAIT
+    mp: NamedDependency[Milepost],
+    stopping: NamedDependency[Stopping],
+    group: Group,
+    name: Name,
+    timeout: Seconds = LONGEST_WAIT,
 ) -> None:
     """Forgets a subscription, its progress and its deliveries."""
     await stopping.unless_begun(managed(mp, group, name).delete(timeout=timeout))
@@ -116,7 +124,11 @@ async def delete_(
     opt=operation(Role.OPERATE, *_DRAINS),
 )
 async def pause(
-    mp: Milepost, stopping: Stopping, group: str, name: str, timeout: Seconds = LONGEST_WAIT
+    mp: NamedDependency[Milepost],
+    stopping: NamedDependency[Stopping],
+    group: Group,
+    name: Name,
+    timeout: Seconds = LONGEST_WAIT,
 ) -> SubscriptionInfo:
     """Nothing of it runs when this answers, in no process, until it is resumed; also after restarts."""
     subscription = managed(mp, group, name)
@@ -130,7 +142,7 @@ async def pause(
     operation_id="resume_subscription",
     opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
-async def resume(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
+async def resume(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
     """It goes on where it was."""
     subscription = managed(mp, group, name)
     await subscription.resume()
@@ -142,14 +154,19 @@ async def resume(mp: Milepost, group: str, name: str) -> SubscriptionInfo:
     operation_id="plan_move",
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
-async def plan_move(mp: Milepost, group: str, name: str, to: PlaceText) -> Plan:
+async def plan_move(mp: NamedDependency[Milepost], group: Group, name: Name, to: PlaceText) -> Plan:
     """What a move would do; nothing is done."""
     return await managed(mp, group, name).plan_move(place_of("to", to))
 
 
 @post(f"{ONE}/move", status_code=200, operation_id="move_subscription", opt=operation(Role.OPERATE, *_DRAINS))
 async def move(
-    mp: Milepost, stopping: Stopping, group: str, name: str, data: Move, timeout: Seconds = LONGEST_WAIT
+    mp: NamedDependency[Milepost],
+    stopping: NamedDependency[Stopping],
+    group: Group,
+    name: Name,
+    data: JSONBody[Move],
+    timeout: Seconds = LONGEST_WAIT,
 ) -> Moved:
     """Goes on elsewhere: messages between are handled again, or never. Look at the plan first."""
     to = place_of("to", data.to)
@@ -162,11 +179,11 @@ async def move(
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
 )
 async def plan_replay(
-    mp: Milepost,
-    group: str,
-    name: str,
+    mp: NamedDependency[Milepost],
+    group: Group,
+    name: Name,
     start: PlaceText,
-    end: Annotated[str | None, Parameter(description="The last position, or a time in RFC 3339.")] = None,
+    end: Annotated[str | None, QueryParameter(description="The last position, or a time in RFC 3339.")] = None,
 ) -> Plan:
     """What a replay would do; nothing is done."""
     first, last = place_of("start", start), end_of("end", end)
@@ -181,7 +198,12 @@ async def plan_replay(
     opt=operation(Role.OPERATE, *_DRAINS),
 )
 async def replay(
-    mp: Milepost, stopping: Stopping, group: str, name: str, data: Replay, timeout: Seconds = LONGEST_WAIT
+    mp: NamedDependency[Milepost],
+    stopping: NamedDependency[Stopping],
+    group: Group,
+    name: Name,
+    data: JSONBody[Replay],
+    timeout: Seconds = LONGEST_WAIT,
 ) -> Replayed:
     """Repeats what was handled after `start` and up to `end`, marked as a replay; then goes on where it was."""
     first, last = place_of("start", data.start), end_of("end", data.end)

@@ -3,14 +3,15 @@
 from typing import Annotated
 
 from litestar import get
-from litestar.params import Parameter
+from litestar.di import NamedDependency
+from litestar.params import QueryParameter
 
 from milepost.app import Milepost
 from milepost.engine.trace.traced import Trace
 from milepost.engine.trace.tracer import LIMIT, MOST
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
-from milepost.server.http.parameters import LAST
+from milepost.server.http.parameters import LAST, Target
 from milepost.server.problems import NOT_POSSIBLE, TOO_LARGE, UNKNOWN_SUBSCRIPTION
 
 
@@ -20,18 +21,19 @@ from milepost.server.problems import NOT_POSSIBLE, TOO_LARGE, UNKNOWN_SUBSCRIPTI
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
 )
 async def trace(
-    mp: Milepost,
-    target: str,
-    group: Annotated[str | None, Parameter(description="Only the subscriptions of this group.")] = None,
+    mp: NamedDependency[Milepost],
+    target: Target,
+    group: Annotated[str | None, QueryParameter(description="Only the subscriptions of this group.")] = None,
     subscription: Annotated[
-        str | None, Parameter(description="Only those of this name, or the one of this address, `group/name`.")
+        str | None,
+        QueryParameter(description="Only those of this name, or the one of this address, `group/name`."),
     ] = None,
     limit: Annotated[
-        int, Parameter(ge=1, le=MOST, description="At most so many messages, the newest ones.")
+        int, QueryParameter(ge=1, le=MOST, description="At most so many messages, the newest ones.")
     ] = LIMIT,
     before_version: Annotated[
         int | None,
-        Parameter(
+        QueryParameter(
             ge=1, le=LAST, description="Only older versions than this: `before_version` of the page before."
         ),
     ] = None,

@@ -39,4 +39,4 @@ class Explained(msgspec.Struct, frozen=True):
 
     matches: bool
     explanation: dict[str, Any]
-    """The parts as a tree: `text`, `status` (`value`, `error`, `not evaluated`), `value` or `error`, `children`."""
+    """The parts as a tree: `text`; `status`: `value`, `error`, `not evaluated`; `value` or `error`; `children`."""

@@ -91,10 +91,9 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
     def options(self) -> dict[str, Any]:
         """Those that were given, as the library takes them."""
-        values = {name: value for name, value in _fields(self).items() if value is not UNSET}
-        return {
-            name: _CONVERSIONS[name](value) if name in _CONVERSIONS else value for name, value in values.items()
-        }
+        chosen = {name: value for name, value in _fields(self).items() if value is not UNSET}
+        converted = {name: make(chosen[name]) for name, make in _CONVERSIONS.items() if name in chosen}
+        return {**chosen, **converted}
 
 
 class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):

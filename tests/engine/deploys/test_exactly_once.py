@@ -1,0 +1,41 @@
+"""Handlers that write in the transaction of their progress: whatever a deploy changes, each message has one effect."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.deploys.deploy import Deploy
+from engine.deploys.load import Load
+from engine.deploys.stored import Stored
+from engine.deploys.version import Version
+
+
+async def written(stored: Stored) -> list[int]:
+    """The positions of what took effect."""
+    return [row[0] for row in await stored.ask('select "position" from {0}.effects')]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"orders": "property"}, {"lanes": 7}, {"where": "n >= 0"}, {"orders": "function 1", "where": "n >= 0"}],
+    ids=lambda changes: "-".join(changes),
+)
+async def test_each_message_takes_effect_once(
+    deploy: Deploy, load: Load, stored: Stored, changes: dict[str, Any]
+) -> None:
+    old = Version(label="v1", exactly_once=True, takes=0.005)
+    new = old.but("v2", **changes)
+    await stored.ask('create table {0}.effects ("position" bigint, version text)')
+    async with load.going_on(pause=0.02):
+        deploy.start(old)
+        deploy.start(old)
+        await deploy.until_handled(old, 60)
+        deploy.start(new)
+        await deploy.until_handled(new, 100)
+    async with asyncio.timeout(40):
+        while set(await written(stored)) < load.positions:
+            await asyncio.sleep(0.05)
+    assert sorted(await written(stored)) == sorted(load.positions)
+    rows = await stored.ask('select max("position"), version from {0}.effects group by version order by version')
+    assert [version for _, version in rows] == ["v1", "v2"]
