@@ -14,8 +14,8 @@ from milepost.dispatch import Route
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.created import IfExists, create
 from milepost.engine.consuming.desks import Desks
-from milepost.engine.consuming.routing import routes_of
 from milepost.engine.consuming.options import Created
+from milepost.engine.consuming.routing import routes_of
 from milepost.engine.declaring import Declaring
 from milepost.engine.info import Overview, SubscriptionInfo
 from milepost.engine.instrument import Instrument
@@ -24,6 +24,7 @@ from milepost.engine.listeners import Listeners
 from milepost.engine.managed import ManagedSubscription
 from milepost.engine.place import Place
 from milepost.engine.program import Errors, Program
+from milepost.engine.pulling.claims import Claims
 from milepost.engine.pulling.pulled import Pulled
 from milepost.engine.pulling.puller import Puller
 from milepost.engine.pulling.settling import Reason, Settled, Several
@@ -416,8 +417,8 @@ class Milepost:
     ) -> Pulled:
         """Claims deliveries of a subscription that was created with `tracking="all"`, to be settled with `settle`.
 
-        Any number of processes may pull at once. Those that are tried again come first. What is not settled in time
-        goes to others; that counts as an attempt, and after the last one the message is parked.
+        Any number of processes may pull at once. What is tried again comes first. What is not settled in time goes
+        to others; that counts as an attempt, and after the last one the message is parked.
 
         Args:
             subscription: `group/name`, or the name alone for one of the own group.
@@ -427,15 +428,25 @@ class Milepost:
             connection: The caller's own connection, to the database that progress is kept in: the claims are part
                 of its transaction. Only what is ready is claimed then; somebody else has to look at the log.
         """
-        group, _, name = subscription.rpartition("/")
-        group = group or self.settings["group"].value
         if connection is None:
+            group, name = self._address(subscription)
             return await self._puller.pull(group, name, limit=limit, wait=wait, timeout=timeout)
+        executor = self._executor(connection)
+        claims = await self._claim(subscription, executor, limit=limit, wait=wait, timeout=timeout)
+        return await self._puller.brought(claims, executor)
+
+    async def _claim(
+        self, subscription: str, executor: Executor, *, limit: int, wait: float, timeout: float | None
+    ) -> Claims:
+        """What a pull in a caller's transaction claims; its messages are to be brought."""
         if wait:
             raise ValueError("wait: a pull in your transaction does not wait")
-        executor = self._executor(connection)
-        claims = await self._puller.claim(executor, group, name, limit=limit, timeout=timeout)
-        return await self._puller.brought(claims, executor)
+        group, name = self._address(subscription)
+        return await self._puller.claim(executor, group, name, limit=limit, timeout=timeout)
+
+    def _address(self, subscription: str) -> tuple[str, str]:
+        group, _, name = subscription.rpartition("/")
+        return group or self.settings["group"].value, name
 
     async def settle(
         self,
@@ -450,9 +461,10 @@ class Milepost:
         timeout: float | None = None,
         connection: object | None = None,
     ) -> Settled:
-        """Settles deliveries that were pulled, in one transaction: each whose claim still holds; the result says which.
+        """Settles deliveries that were pulled, in one transaction: each whose claim still holds.
 
-        Each takes one delivery or several, or their tokens, or a mapping of them to reasons.
+        Each outcome takes one delivery or several, or their tokens, or a mapping of them to reasons. The result
+        says which were moved and which refused.
 
         Args:
             ack: They are done.

@@ -18,7 +18,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from milepost.app import Milepost
 from milepost.engine.info import SubscriptionInfo
+from milepost.engine.kept import Kept
 from milepost.engine.managed import ManagedSubscription
+from milepost.engine.pulling.pulled import Pulled
 from milepost.errors import MilepostError
 from milepost.log.connections import Stepped
 from milepost.log.database import end
@@ -120,11 +122,29 @@ class SyncMilepost:
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
     run_until_idle = blocking(Milepost.run_until_idle)
-    pull = blocking(Milepost.pull)
     settle = blocking(Milepost.settle)
     subscriptions = blocking(Milepost.subscriptions)
     trace = blocking(Milepost.trace)
     running = blocking_block(Milepost.running)
+
+    def pull(
+        self,
+        subscription: str,
+        *,
+        limit: int = 100,
+        wait: float = 0,
+        timeout: float | None = None,
+        connection: object | None = None,
+    ) -> Pulled:
+        """Claims deliveries of a subscription with `tracking="all"`; see `Milepost.pull`."""
+        milepost = self._milepost
+        if connection is None:
+            return self._run(lambda: milepost.pull(subscription, limit=limit, wait=wait, timeout=timeout))
+        executor = Stepped(connection)
+        claims = _step_through(milepost._claim(subscription, executor, limit=limit, wait=wait, timeout=timeout))
+        if milepost._kept is Kept.WITH_THE_LOG:
+            return _step_through(milepost._puller.brought(claims, executor))
+        return self._run(lambda: milepost._puller.brought(claims, executor))
 
     def manage(self, address: str) -> "SyncManagedSubscription":
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""

@@ -20,8 +20,9 @@ def test_a_message_is_appended_with_everything_it_has(run: Run) -> None:
 
 def test_the_same_id_again_is_a_duplicate(run: Run) -> None:
     words = ["append", "order-1", "t", "1", "--id", ID, "--json"]
-    assert run(*words).json == {"stream": "order-1", "version": 1, "position": 1, "duplicate": False}
-    assert run(*words).json == {"stream": "order-1", "version": 1, "position": 1, "duplicate": True}
+    appended = {"stream": "order-1", "version": 1, "position": 1, "count": 1}
+    assert run(*words).json == {**appended, "duplicate": False}
+    assert run(*words).json == {**appended, "duplicate": True}
     assert "was there already" in run(*words[:-1]).done().out
     run("append", "order-1", "t", "2", "--id", ID).refused("other content")
 

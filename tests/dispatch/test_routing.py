@@ -260,3 +260,58 @@ def test_a_suspect_that_cannot_go_out_at_once_holds_up_nobody() -> None:
     assert owner.routed() == []
     assert owner.states() == {1: "unrouted"}
     assert owner.routed() == [(2, "one")]
+
+
+def test_what_comes_back_goes_before_what_is_queued_behind_it() -> None:
+    owner = lane()
+    owner.lane.join("one", [route(capacity=2)])
+    owner.fill(*marked(1, 1, 1, 1), up_to=4)
+    assert owner.next() == [1, 2]
+    # Those that have no room yet are queued by now.
+    assert owner.next() == []
+    owner.lane.give_back([owner.open[2]])
+    owner.ack(1)
+    assert owner.next() == [2, 3]
+
+
+def test_what_a_consumer_has() -> None:
+    owner = lane()
+    owner.lane.join("one", [route("p == 1")])
+    owner.lane.join("two", [route("p == 2")])
+    owner.fill(*marked(1, 2, 1), up_to=3)
+    owner.next()
+    assert [each.message.position for each in owner.lane.held_by("one")] == [1, 3]
+    owner.ack(1)
+    assert [each.message.position for each in owner.lane.held_by("one")] == [3]
+    assert [each.message.position for each in owner.lane.held_by("two")] == [2]
+
+
+def test_what_is_overdue_is_told_once_and_is_still_in_force() -> None:
+    owner = lane(timeout=30)
+    owner.lane.join("one", [route()])
+    owner.fill(*marked(1), up_to=1)
+    owner.next()
+    owner.now += 30
+    assert owner.lane.overdue(owner.now) == [owner.open[1]]
+    assert owner.lane.overdue(owner.now) == []
+    assert owner.open[1].is_in_force
+    owner.lane.extend([owner.open[1]], owner.now, 10)
+    owner.now += 10
+    assert owner.lane.overdue(owner.now) == [owner.open[1]]
+    owner.lane.give_back([owner.open[1]])
+    assert not owner.open[1].is_in_force
+    assert owner.next() == [1]
+
+
+def test_a_failed_attempt_names_its_consumer() -> None:
+    owner = lane()
+    owner.lane.join("one", [route()])
+    owner.fill(*marked(1, 1, 1), up_to=3)
+    owner.next()
+    owner.retry(1)
+    owner.park(2)
+    owner.lane.lose("one", owner.now, "it vanished")
+    rows = owner.write()
+    assert {position: row.consumer for position, row in rows.items() if row} == {1: "one", 2: "one", 3: "one"}
+    assert rows[3] is not None
+    assert rows[3].reason == "it vanished"

@@ -93,7 +93,7 @@ class TestDeclare:
         said = await keeper.progress.reorder(opened.id, new, nobody)
         assert said is not None
         assert said == (
-            "order changed from stream to a function, version 2, lanes changed from 2 to 4, from position 7 on"
+            "order changed from stream to a function, version 2; lanes changed from 2 to 4, from position 7 on"
         )
         [changed] = await keeper.progress.declare([new])
         assert (changed.lanes, changed.number, changed.orders, changed.pending) == (4, 2, "function 2", None)

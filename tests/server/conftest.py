@@ -1,15 +1,13 @@
 """The server within a test's own process where that is enough, and in one of its own where it is not."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 
 from milepost import Milepost
 from milepost.server import Server, create_app
-from server.process import ServerProcess
-
-StartServer = Callable[..., ServerProcess]
+from server.process import ServerProcess, StartServer
 
 
 @pytest.fixture

@@ -5,15 +5,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import httpx
+import psutil
 
 SERVE = """
-import asyncio, json, sys
+import asyncio, json, os, sys
 from milepost import Milepost
 from milepost.server import Limits, create_app
 from milepost.server import serving
+from milepost.server.http import following
+
+following.BEAT = float(os.environ.get("TEST_BEAT", following.BEAT))
 
 async def main(options):
     listener = serving.listen("127.0.0.1", 0)
@@ -53,6 +58,11 @@ class ServerProcess:
         """A client of it."""
         return httpx.AsyncClient(base_url=self.address, timeout=20, **options)
 
+    def connections(self) -> int:
+        """How many it has."""
+        found = psutil.Process(self.process.pid).net_connections("tcp")
+        return sum(each.status == psutil.CONN_ESTABLISHED and each.laddr.port == self.port for each in found)
+
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         """Sends a signal and waits for the end: the status, and what it complained about."""
         self.process.send_signal(number)
@@ -64,3 +74,7 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
+
+
+StartServer = Callable[..., ServerProcess]
+"""Starts one more, with these options."""

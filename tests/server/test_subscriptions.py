@@ -112,9 +112,12 @@ class TestCreating:
             ({"name": "a", "lanes": 3}, "`lanes`"),
             ({"name": "a", "timeout": 0}, "more than 0"),
             ({"name": "a", "strategy": "random"}, "round_robin"),
-            ({"name": "a", "retry": {"attempts": 0}}, "at least 1"),
+            ({"name": "a", "retry": {"attempts": 0}}, ">= 1"),
+            ({"name": "a", "retry": {"factor": 0.5}}, "factor is at least 1"),
             ({"name": "a", "retry": {"attempt": 1}}, "`attempt`"),
-            ({"name": "a", "checkpoint": {"messages": 0}}, "at least 1"),
+            ({"name": "a", "checkpoint": {"messages": 0}}, ">= 1"),
+            ({"name": "a", "checkpoint": {"seconds": -1}}, "at least 0"),
+            ({"name": "a", "window": 2**31}, "<= 2147483647"),
             ({"name": "a", "ordered_by": {"property": "x y"}}, "property's name"),
             ({"name": "a", "start": "later"}, "2026-03-01T12:00:00Z"),
             ({"name": "a", "start": -1}, "a position is wanted"),
@@ -178,7 +181,7 @@ class TestOperating:
         info = done(await client.patch(SHIPPING, json={"where": None}))
         assert (info["settings"]["where"], info["settings"]["timeout"]) == (None, 7)
         problem(await client.patch(SHIPPING, json={"start": "now"}), INVALID, "`start`")
-        problem(await client.patch(SHIPPING, json={"window": 0}), INVALID, "at least 1")
+        problem(await client.patch(SHIPPING, json={"timeout": 0}), INVALID, "more than 0")
 
     @pytest.mark.usefixtures("handled")
     async def test_update_of_what_a_program_declares(self, client: httpx.AsyncClient) -> None:

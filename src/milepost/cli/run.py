@@ -1,6 +1,7 @@
 """`milepost run`: the workers of a program."""
 
 import asyncio
+import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine
@@ -22,6 +23,7 @@ from milepost.cli.pipe import Mouth
 from milepost.cli.processes import Processes
 from milepost.cli.pulse import Pulse
 from milepost.cli.reports import Report, Reports
+from milepost.engine.served import DEFINITIONS
 from milepost.suggestions import suggestion
 
 Tell: TypeAlias = Callable[[Report | Measured], None]
@@ -62,6 +64,7 @@ def run(
         raise Refusal(f"--grace {grace}: a number is wanted")
     mp = program_of(program)
     lines = _lines(program, mp)
+    logging.getLogger(DEFINITIONS).setLevel(logging.INFO)
     with ExitStack() as stack:
         reports = None
         if health is not None:

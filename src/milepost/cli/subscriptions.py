@@ -93,6 +93,9 @@ def _remarks(info: SubscriptionInfo) -> list[str]:
     remarks = []
     if info.barrier is not None:
         remarks.append(f"held back: {visible(info.barrier)}")
+    if info.outdated:
+        workers = ", ".join(map(visible, info.outdated))
+        remarks.append(f"of an older definition, waiting for those of the newer to end: {workers}")
     if info.replaying:
         remarks.append(f"replaying: {info.replaying:,} positions left")
     if info.last_error is not None and info.last_error_at is not None:

@@ -10,6 +10,7 @@ from milepost.dispatch.keys import Keys
 from milepost.dispatch.queue import Queue
 from milepost.dispatch.settings import Settings
 from milepost.dispatch.window import Window
+from milepost.ranges import Ranges
 
 _BUSY = (OPEN, GUARDED, ASIDE)
 
@@ -42,6 +43,8 @@ class Board(Generic[M]):
         self.lent = 0
         self.lent_bytes = 0
         """What consumers have: their capacities bound it, not the window."""
+        self.touched = state.cursor.position
+        """The highest position of those that went to a consumer, or got a row."""
         self.has_rows = state.rows
         self.begun = state.now
         """Rows that came into their state before this may have been started by an owner that vanished."""
@@ -98,6 +101,18 @@ class Board(Generic[M]):
             entry.place = READY
             self.ready.push(entry)
 
+    def unread(self, after: int, done: Ranges) -> None:
+        """Forgets what was taken above a position, of which nobody has had anything."""
+        above = [entry for position, entry in self.window.entries.items() if position > after]
+        for entry in above:
+            self.guards_left += entry.guard
+            self.forget(entry)
+        for key in {entry.key for entry in above if entry.key is not None}:
+            self.keys.rebuild(key, [])
+            if key not in self.keys.heads:
+                self.keys.stored.pop(key, None)
+        self.window.rewind(after, done)
+
     def make_ready(self, entry: Entry[M]) -> None:
         entry.place = READY
         (self.suspects if entry.suspect else self.ready).push(entry)
@@ -145,6 +160,7 @@ class Board(Generic[M]):
         entry.place = ASIDE
         entry.fate = fate
         self.aside[entry.position] = entry
+        self.touched = max(self.touched, entry.position)
         if not self.holds_key(fate):
             self._free(entry)
 

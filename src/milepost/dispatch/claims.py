@@ -38,6 +38,8 @@ class Claims(Generic[M]):
         delivery = Delivery(entry.message, entry.attempts + 1, entry, member)
         entry.delivery = delivery
         self.in_flight += 1
+        if entry.position > self._board.touched:
+            self._board.touched = entry.position
         if member is not None and self._routes is not None:
             self._routes.opened(delivery)
             self._board.lend(entry)

@@ -17,6 +17,7 @@ from milepost.dispatch.router import Router
 from milepost.dispatch.routes import Routes
 from milepost.dispatch.settings import Settings
 from milepost.dispatch.window import check_page
+from milepost.ranges import Ranges
 
 _UNLIMITED = 2**63
 
@@ -101,6 +102,19 @@ class Lane(Generic[M]):
         if up_to > reach:
             window.reached(up_to)
         return True
+
+    def unread(self) -> Cursor:
+        """Forgets what was taken and no consumer has had: it is to be read again, in another light.
+
+        `fill` goes on after `reach`, which is further back now. Returns up to where, and in which ranges beyond,
+        everything is settled, has a row, is with a consumer or was rejected, and stays so.
+        """
+        self._consumers()
+        cursors = [self._board.window.cursor(), self._ledger.cursor_under_way() or Cursor(0)]
+        after = max(self._board.touched, *(cursor.position for cursor in cursors))
+        done = Ranges(cursors[0].ahead).joined(Ranges(cursors[1].ahead)).beyond(after)
+        self._board.unread(after, done)
+        return Cursor(self.reach, tuple(done.beyond(self.reach)))
 
     # Handing out
 

@@ -9,7 +9,7 @@ from milepost.dispatch.board import Board
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
 from milepost.dispatch.delivery import ASIDE, BLOCKED, GUARDED, OPEN, Delivery, Entry, M, Row, State
-from milepost.dispatch.exchange import Answer, Ask, Exchange, LaneState, Loaded, Move, Tally, Write
+from milepost.dispatch.exchange import Answer, Ask, Cursor, Exchange, LaneState, Loaded, Move, Tally, Write
 from milepost.dispatch.router import Router, Scan
 
 _PER_KEY = 100
@@ -139,6 +139,11 @@ class Ledger(Generic[M]):
     def wake_at(self) -> float | None:
         """When rows are due that there is room for."""
         return self.next_due if self._under_way is None and self._rows_room() > 0 else None
+
+    def cursor_under_way(self) -> Cursor | None:
+        """What the store may have by now, though nobody has said so yet."""
+        write = self._under_way.exchange.write if self._under_way else None
+        return write.cursor if write else None
 
     def look_for_heads(self) -> None:
         """Keys may go on that were held."""

@@ -42,6 +42,11 @@ class Window(Generic[M]):
         if self._done:
             self._done = self._done.beyond(self.reach)
 
+    def rewind(self, position: int, done: Ranges) -> None:
+        """What is above a position is to be taken again, but for what is done of it."""
+        self._done = self._done.joined(done).beyond(position)
+        self.reached(position)
+
     @property
     def low(self) -> int:
         """The cursor's position alone."""

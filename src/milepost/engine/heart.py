@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from milepost.errors import Unavailable
+from milepost.log.database import end
 from milepost.progress.protocol import Home, Leases, Membership, Share
 
 logger = logging.getLogger("milepost.engine")
@@ -69,7 +70,7 @@ class Heart:
     ) -> None:
         try:
             with suppress(Unavailable):
-                await self._there(self._membership.close())
+                await self._there(self._close())
         finally:
             await self._end()
 
@@ -101,6 +102,10 @@ class Heart:
     async def _open(self) -> None:
         self._membership = await self._leases.admit(self._worker, self._group, self._lease, self._home)
         self._beating = asyncio.create_task(self._beat())
+
+    async def _close(self) -> None:
+        await end(self._beating)
+        await self._membership.close()
 
     async def _beat(self) -> None:
         pause = beats = self._lease / 3

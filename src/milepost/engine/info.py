@@ -58,6 +58,8 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     """How many positions that had been handled are still to be repeated."""
     owners: tuple[str, ...]
     """The workers that have its lanes."""
+    outdated: tuple[str, ...]
+    """Workers that wait, since newer ones run it with another definition."""
     lanes: tuple[LaneInfo, ...]
     settings: dict[str, Any] | None
     """All options of one that was created for consumers, by their names; None: a program declares it."""
@@ -124,6 +126,7 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
             LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)
             for lane in standing.lanes
         ),
+        outdated=standing.outdated,
         settings=standing.settings,
         consumers=standing.consumers,
         standby=standing.standby,

@@ -8,6 +8,8 @@ from typing import Any
 from milepost.engine.caught_up import CaughtUp, Written
 from milepost.engine.choosing import Positions, States, limited, listed, meant
 from milepost.engine.consuming.created import find, update
+from milepost.engine.consuming.looking import statistics
+from milepost.engine.consuming.statistics import SubscriptionStatistics
 from milepost.engine.control import Control, Plan
 from milepost.engine.deliveries import Deliveries, DeliveryInfo, OnBatch
 from milepost.engine.info import Overview, SubscriptionInfo
@@ -28,6 +30,13 @@ class ManagedSubscription:
     async def info(self) -> SubscriptionInfo:
         """How it stands now; raises `UnknownSubscription` if there is none."""
         return await Overview(self._place()).one(self.group, self.name)
+
+    async def statistics(self) -> SubscriptionStatistics:
+        """What the consumers of one that was created do, as its owner told within the last seconds.
+
+        Counts and latencies begin when the process that owns it got its first consumer.
+        """
+        return await statistics(self._place(), self.group, self.name)
 
     async def progress(self, stream: str) -> StreamProgress:
         """How far it is with one stream: the version handled, the version known, lagging or not.

@@ -1,16 +1,20 @@
 """A subscription of a program while a worker runs."""
 
 import asyncio
+import logging
 
 import msgspec
 
 from milepost.engine.builder import Builder
 from milepost.engine.declaring import Declaring
+from milepost.engine.journal import FieldLogger
 from milepost.engine.runner import Runner
 from milepost.engine.subscription import Subscription
 from milepost.log.database import end
 from milepost.progress.protocol import Opened, Sign
 
+DEFINITIONS = "milepost.engine.definitions"
+"""The logger that says what changes of definitions, and what keeps it from changing."""
 PATIENCE = 5.0
 """Seconds between two looks at whether a newer program has ended."""
 SOON = 0.1
@@ -35,6 +39,8 @@ class Served:
         self.opened = opened
         self._sign = sign
         self._said: str | None = None
+        fields = {"subscription": subscription.name, "group": subscription.group}
+        self._logger = FieldLogger(logging.getLogger(DEFINITIONS), fields)
         self._declared_at = 0.0
         self._builder = builder
         self._declaring = declaring
@@ -75,7 +81,7 @@ class Served:
         self._declared_at = now
         await self._adapt(await self._declaring.again(self.subscription, self._sign))
         if self.opened.is_in_force and not self.opened.changed:
-            self.subscription.journal.info("goes on")
+            self._log(logging.INFO, "goes on")
 
     async def _adapt(self, opened: Opened) -> None:
         before, self.opened = self.opened, opened
@@ -84,7 +90,7 @@ class Served:
             if self.runner.telling is not None:
                 self.runner.telling.status(opened.status)
         if opened.barrier and opened.barrier != before.barrier and opened.is_in_force:
-            self.subscription.journal.info("stands still: %s", opened.barrier)
+            self._log(logging.INFO, f"stands still: {opened.barrier}")
         self._say(opened)
         if self._is_misfit and not self.runner.lanes:
             await self._rebuild()
@@ -98,19 +104,13 @@ class Served:
         """Tells what changed, or what keeps it from changing, once."""
         is_news, self._said = opened.changed != self._said, opened.changed
         if is_news and opened.changed:
-            self._log(opened, opened.changed)
+            self._log(_level(opened), opened.changed)
         telling = self.runner.telling
         if telling is not None and (opened.created or (is_news and opened.is_in_force)):
             telling.opened(opened)
 
-    def _log(self, opened: Opened, words: str) -> None:
-        journal = self.subscription.journal
-        if opened.pending == "refused":
-            journal.error("%s", words)
-        elif opened.is_outdated:
-            journal.warning("%s", words)
-        else:
-            journal.info("%s", words)
+    def _log(self, level: int, words: str) -> None:
+        self._logger.log(level, "%s: %s", self.name, words)
 
     def _build(self) -> None:
         self.runner: Runner = self._builder.build(self.subscription, self.opened)
@@ -136,6 +136,13 @@ class Served:
         """Ends what reads and writes for it."""
         for task in self._tasks:
             await end(task)
+
+
+def _level(opened: Opened) -> int:
+    """How much somebody should care: it stands still, or here, or what is declared comes into force."""
+    if opened.pending == "refused":
+        return logging.ERROR
+    return logging.WARNING if opened.is_outdated else logging.INFO
 
 
 def _shape(opened: Opened) -> tuple[object, ...]:

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
 
@@ -103,9 +103,11 @@ S = TypeVar("S", bound=Serves)
 class Sharing(Generic[S]):
     """Takes its share of the lanes of what it serves, until it is left."""
 
-    def __init__(self, place: Place, *, grace: float, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, place: Place, *, grace: float, changed: Callable[[], None], clock: Clock | None = None
+    ) -> None:
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-        self.clock = Clock()
+        self.clock = clock or Clock()
         self.served: dict[int, S] = {}
         """What it serves, by the numbers of the subscriptions."""
         self.shared = asyncio.Event()
@@ -124,6 +126,8 @@ class Sharing(Generic[S]):
         self._giving: set[asyncio.Task[None]] = set()
         self._loose: set[tuple[int, int]] = set()
         """Lost lanes, of which something still runs: their subscriptions and numbers."""
+        self._released: set[Owned] = set()
+        """Lanes that are others' already, and not removed here yet."""
         self._sign: Sign
         self._stopping = False
         self._hurries = False
@@ -216,7 +220,11 @@ class Sharing(Generic[S]):
 
     async def _look(self) -> None:
         """What people have done, and what other programs declare."""
-        stored = await self._progress.look(self._sign, [self._serving(served) for served in self.served.values()])
+        async with AsyncExitStack() as alone:
+            # While nothing is released: what it tells would be outdated when it comes.
+            for _ in range(RELEASING):
+                await alone.enter_async_context(self._releasing)
+            stored = await self._progress.look(self._sign, [self._serving(each) for each in self.served.values()])
         for id_, served in list(self.served.items()):
             opened = stored.get(id_)
             if opened is None:
@@ -227,12 +235,13 @@ class Sharing(Generic[S]):
 
     def _serving(self, served: S) -> Serving:
         opened = served.opened
-        loose = {lane for of, lane in self._loose if of == opened.id}
+        lanes = {number for number, owned in served.runner.lanes.items() if owned not in self._released}
+        lanes |= {lane for of, lane in self._loose if of == opened.id}
         return Serving(
             id=opened.id,
             number=opened.number,
             runs=opened.may_run,
-            lanes=sorted(loose.union(served.runner.lanes)),
+            lanes=sorted(lanes),
         )
 
     async def _forget(self, subscription_id: int) -> None:
@@ -274,7 +283,10 @@ class Sharing(Generic[S]):
         exchange = await runner.close(owned)
         try:
             async with self._releasing:
-                await self._progress.release(owned.held, exchange)
+                try:
+                    await self._progress.release(owned.held, exchange)
+                finally:
+                    self._released.add(owned)
         except (Stale, RolledBack, Unavailable) as error:
             runner.journal.warning("lane %d was not released: %s", owned.number, error, lane=owned.number)
             if telling is not None:
@@ -288,6 +300,7 @@ class Sharing(Generic[S]):
                 with suppress(Unavailable):
                     await self._heart.release(subscription_id, [owned.number])
             runner.remove(owned)
+            self._released.discard(owned)
 
     def lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
         """A lane is another's, or nobody knows what is stored of it: it may be had anew."""

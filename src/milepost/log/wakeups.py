@@ -128,8 +128,14 @@ class Wakeups:
             logger.info("notifications do not arrive (a pooler in transaction mode?): polling instead")
             await asyncio.sleep(PROBE_AGAIN_AFTER)
             return
+        # What was said until now has not been heard.
+        for word in tuple(self._listeners):
+            self._call(word)
         async for notification in connection.notifies():
             if not notification.payload:
                 self._woken.set()
-            for callback in tuple(self._listeners.get(notification.payload, ())):
-                callback()
+            self._call(notification.payload)
+
+    def _call(self, word: str) -> None:
+        for callback in tuple(self._listeners.get(word, ())):
+            callback()

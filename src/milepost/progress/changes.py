@@ -27,16 +27,13 @@ _selected = msgspec.json.Decoder(_Selected)
 
 def selected_otherwise(before: Defined, after: Defined, position: int) -> str:
     """Something else is selected, from a position on."""
-    parts = [
-        f"{what} changed: it selected {was} and now selects {is_}" for what, was, is_ in _selections(before, after)
-    ]
-    return f"{'; '.join(parts)}, from position {position:,} on"
+    return f"{'; '.join(_selected_otherwise(before, after))}, from position {position:,} on"
 
 
 def ordered_otherwise(before: Defined, after: Defined, position: int, again: int) -> str:
-    """Another order, or other lanes, are in force from a position on; so many positions come again."""
-    parts = [f"{what} changed from {was} to {is_}" for what, was, is_ in _orders(before, after)]
-    said = f"{', '.join(parts)}, from position {position:,} on"
+    """Another order, or other lanes, are in force from a position on; of so many after it some come again."""
+    ordered = [f"{what} changed from {was} to {is_}" for what, was, is_ in _orders(before, after)]
+    said = f"{'; '.join([*_selected_otherwise(before, after), *ordered])}, from position {position:,} on"
     if not again:
         return said
     return (
@@ -47,24 +44,23 @@ def ordered_otherwise(before: Defined, after: Defined, position: int, again: int
 
 def is_to_be_ordered(before: Defined, after: Defined) -> str:
     """Another order, or other lanes, are to be in force."""
-    parts = [f"{what} changes from {was} to {is_}" for what, was, is_ in _orders(before, after)]
-    return f"{', '.join(parts)}, as soon as all lanes have come to one position"
+    return f"{_to_be(before, after)}, as soon as all lanes have come to one position"
 
 
 def cannot_be_ordered(before: Defined, after: Defined) -> str:
     """Another order cannot be in force: messages would come twice."""
-    parts = [f"{what} is to change from {was} to {is_}" for what, was, is_ in _orders(before, after)]
     return (
-        f"{', '.join(parts)}, and cannot: its lanes stand at different positions, nobody is left who knows the "
-        "old order, and its handlers write exactly once, but messages would come twice. It stands still: move it, "
-        "or let the program with the old order handle everything first"
+        f"{_to_be(before, after)}, and cannot: its lanes stand at different positions, nobody is left who knows "
+        "the old order, and its handlers write exactly once, but messages would come twice. It stands still: move "
+        "it, or let the program with the old order handle everything first"
     )
 
 
 def waits(newer: Defined, own: Defined) -> str:
     """A newer program runs it, with another definition."""
-    parts = [f"{what} {theirs}, here {mine}" for what, theirs, mine in _differences(newer, own)]
-    return f"waits until a newer program has ended, which runs it with another definition: {'; '.join(parts)}"
+    differ = [*_selections(newer, own), *_orders(newer, own)]
+    words = "; ".join(f"{what} {theirs}, here {mine}" for what, theirs, mine in differ)
+    return f"waits until a newer program has ended, which runs it with another definition: {words}"
 
 
 def renamed(before: str, after: str) -> str:
@@ -72,8 +68,17 @@ def renamed(before: str, after: str) -> str:
     return f"it was named {before} and is now {after}, and goes on where it was"
 
 
-def _differences(one: Defined, other: Defined) -> list[tuple[str, str, str]]:
-    return [*_selections(one, other), *_orders(one, other)]
+def _selected_otherwise(before: Defined, after: Defined) -> list[str]:
+    return [
+        f"{what} changed: it selected {was} and now selects {is_}" for what, was, is_ in _selections(before, after)
+    ]
+
+
+def _to_be(before: Defined, after: Defined) -> str:
+    verbs = {"order": "is", "lanes": "are"}
+    return "; ".join(
+        f"{what} {verbs[what]} to change from {was} to {is_}" for what, was, is_ in _orders(before, after)
+    )
 
 
 def _selections(one: Defined, other: Defined) -> list[tuple[str, str, str]]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
+from milepost.dispatch import Cursor
 from milepost.log.database import Database
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PROGRAM, as_declared
@@ -91,6 +92,13 @@ class PostgresCreated:
             program=PROGRAM,
         )
         return bool(found[0][0])
+
+    async def adopt(self, subscription: int, number: int, cursor: Cursor) -> None:
+        """The owner of its lane goes by another definition for what this does not have."""
+        ahead = [position for pair in cursor.ahead for position in pair]
+        await self._execute(
+            "adopt", subscription=subscription, number=number, position=cursor.position, ahead=ahead
+        )
 
     # Who attends
 

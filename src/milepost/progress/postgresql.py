@@ -121,6 +121,7 @@ class _Stored(msgspec.Struct, frozen=True):
     parked: int
     told: Told
     lanes: list[_LaneStored]
+    outdated: list[str]
     settings: dict[str, Any] | None
     consumers: int
     standby: list[str]
@@ -538,6 +539,7 @@ def _standing(stored: _Stored) -> Standing:
             )
             for lane in stored.lanes
         ),
+        outdated=tuple(stored.outdated),
         settings=stored.settings,
         consumers=stored.consumers,
         standby=tuple(stored.standby),

@@ -102,7 +102,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     claim: str
     """Of all that was claimed: what nobody can guess."""
     expires: datetime
-    ready: list[Taken] | None
+    ready: list[Taken]
     """Rows that were there."""
     outcome: Literal["converted", "lost", "stale", "full"] | None
     """What came of the part of the log: `lost`: somebody else was first; `stale`: it has to be read again; `full`:

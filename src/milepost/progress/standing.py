@@ -46,6 +46,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     told: Told = NOTHING_TOLD
     """What its workers say that they do."""
     lanes: tuple[LaneStanding, ...]
+    outdated: tuple[str, ...] = ()
+    """Workers that wait, since newer ones run it with another definition."""
     settings: dict[str, Any] | None = None
     """All its options, by their names, if it was created for consumers; else they are in a program."""
     consumers: int = 0

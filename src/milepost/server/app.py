@@ -24,6 +24,7 @@ from milepost.server.http import (
     following,
     health,
     messages,
+    pulling,
     subscriptions,
     tracing,
 )
@@ -37,6 +38,7 @@ PARTS: tuple[tuple[str, str, Sequence[Any]], ...] = (
     ("/v1", "messages", (*messages.HANDLERS, *following.HANDLERS, *tracing.HANDLERS)),
     ("/v1/subscriptions", "subscriptions", subscriptions.HANDLERS),
     ("/v1/subscriptions", "deliveries", deliveries.HANDLERS),
+    ("/v1", "pulling", pulling.HANDLERS),
     ("/v1/filter", "filters", filters.HANDLERS),
     ("/", "health", (*health.HANDLERS, *describing.HANDLERS)),
 )
@@ -56,7 +58,9 @@ class Server(Gate):
             "entrance": Entrance(access, Doorkeeper(partial(_tokens, mp))),
             "followers": following.Followers(limits),
             "readiness": health.Readiness(mp, self.stopping),
-            "description": Description(partial(_litestar, mp, {}, openapi_config=CONFIG)),
+            "description": Description(
+                partial(_litestar, mp, {}, openapi_config=CONFIG), asks_for_tokens=access == "tokens"
+            ),
         }
         inner: Any = _litestar(mp, provided)
         super().__init__(inner, limits, hosts=hosts, local=access == "local")

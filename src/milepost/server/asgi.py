@@ -18,6 +18,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+async def left(receive: Receive) -> None:
+    """Returns when whoever made a request has gone, or has the answer."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def client_of(scope: Scope) -> str:
     """The address that a request comes from; empty where that is not known, as on a Unix socket."""
     client = scope.get("client")

@@ -35,8 +35,9 @@ _WITH_BODY = (p.TOO_SLOW, p.TOO_MANY)
 class Description:
     """The description of an application, made when first asked for."""
 
-    def __init__(self, catalogue: Callable[[], Litestar]) -> None:
+    def __init__(self, catalogue: Callable[[], Litestar], *, asks_for_tokens: bool) -> None:
         self._catalogue = catalogue
+        self._security: list[dict[str, list[str]]] = [{"token": []}] if asks_for_tokens else [{"token": []}, {}]
 
     @cached_property
     def document(self) -> dict[str, Any]:
@@ -47,6 +48,8 @@ class Description:
         for path in document["paths"].values():
             for described in path.values():
                 _complete(described, handlers[described["operationId"]])
+                if handlers[described["operationId"]].opt["role"] is not None:
+                    described["security"] = self._security
         _complete_schemas(document["components"]["schemas"], handlers.values())
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return document
@@ -70,7 +73,6 @@ def _complete(described: dict[str, Any], handler: HTTPRouteHandler) -> None:
     described["summary"], described["description"] = words.partition("\n\n")[0], words
     role = handler.opt["role"]
     if role is not None:
-        described["security"] = [{"token": []}]
         described["description"] += f"\n\nIt takes a token with the role `{role}`, unless no token is asked for."
     kinds = [*_EVERY, *(_WITH_ROLE if role else ()), *(_WITH_BODY if "requestBody" in described else ())]
     # What the framework says of 400 is about an answer that it would give itself.

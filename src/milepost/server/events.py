@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from milepost.log.database import end
-from milepost.server.asgi import Receive, Scope, Send
+from milepost.server.asgi import Receive, Scope, Send, left
 
 MEDIA_TYPE = "text/event-stream"
 CHUNK = 65_536
@@ -22,7 +22,7 @@ class EventStream:
         """Sends until the generator ends or the client has gone."""
         # Tasks of its own, each cancelled once: what the generator has to give back it can give back in peace.
         sending = asyncio.create_task(self._send(send))
-        leaving = asyncio.create_task(_left(receive))
+        leaving = asyncio.create_task(left(receive))
         try:
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -36,11 +36,6 @@ class EventStream:
             async for piece in self._pieces:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def event(data: bytes, *, name: str = "", id: int | None = None) -> bytes:

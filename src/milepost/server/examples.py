@@ -33,6 +33,9 @@ _APPENDED = {"stream": "order-42", "version": 4, "position": 81244, "duplicate":
 _PLAN = {"position": 81000, "again": 244, "passed_over": 0, "rows": {"parked": 2}}
 _DECIDED = {"moved": 1, "refused": {"81250": "it is running: wait for how that ends"}}
 
+_OTHER = "3-81250-0cc175b9c0f1b6a831c399e269772661"
+_CLAIM = "3-81244-92eb5ffee6ae2fec3ad71c777531578f"
+
 EXAMPLES: dict[str, Example] = {
     "append": Example(_TO_APPEND, _APPENDED),
     "append_many": Example(
@@ -80,6 +83,7 @@ EXAMPLES: dict[str, Example] = {
                     "due": None,
                     "reason": "KeyError: 'amount'",
                     "error": "Traceback (most recent call last): …",
+                    "consumer": None,
                     "waiting_behind": 2,
                     "message": _MESSAGE,
                 }
@@ -91,6 +95,28 @@ EXAMPLES: dict[str, Example] = {
     "count_deliveries": Example(answer={"count": 2}),
     "retry_deliveries": Example({"positions": [81244, 81250]}, _DECIDED),
     "skip_deliveries": Example({"up_to": 81250, "limit": 100, "reason": "KeyError"}, _DECIDED),
+    "pull": Example(
+        answer={
+            "deliveries": [
+                {
+                    "token": _CLAIM,
+                    "attempt": 1,
+                    "replay": False,
+                    "expires": "2026-03-01T12:05:00.250000Z",
+                    "message": _MESSAGE,
+                }
+            ],
+            "more": False,
+        }
+    ),
+    "settle": Example(
+        {
+            "ack": [_CLAIM],
+            "retry": {_OTHER: "the printer is on fire"},
+            "after": 60,
+        },
+        {"moved": [_CLAIM], "refused": [_OTHER]},
+    ),
     "progress": Example(answer={"stream": "order-42", "handled": 3, "known": 4, "lagging": True, "exact": True}),
     "check_filter": Example(
         {"where": '(amount>=100) and region = "EU"'},

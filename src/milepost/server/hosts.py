@@ -44,8 +44,16 @@ def check_local(scope: Scope) -> None:
     if any(header(scope, name) is not None for name in _FORWARDED):
         raise Refused(NOT_LOCAL, f"This came through a proxy, so anybody may have sent it: {_TOKENS}")
     origin = header(scope, b"origin")
-    if origin is not None and urlsplit(origin).netloc != header(scope, b"host"):
+    if origin is not None and _authority(origin) != header(scope, b"host"):
         raise Refused(NOT_LOCAL, f"A page of another site sent this: {_TOKENS}")
+
+
+def _authority(origin: str) -> str | None:
+    """What of an Origin header is the same as the Host header of its own site."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _hostname(host: str | None) -> str | None:

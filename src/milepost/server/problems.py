@@ -27,6 +27,8 @@ class Kind:
     """What of the error is told besides its words."""
     retry_after: str | None = None
     """Seconds after which the same request may succeed, if it may."""
+    words: str | None = None
+    """What is said instead of the error's own words, which are for the log alone."""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +84,19 @@ NOT_JSON = Kind("not-json", 415, "JSON is wanted")
 WRONG_HOST = Kind("wrong-host", 421, "This server is not known by this name")
 TOO_MANY_ATTEMPTS = Kind("too-many-attempts", 429, "Too many tokens were wrong")
 HEAD_TOO_LARGE = Kind("head-too-large", 431, "The headers are too large")
-INTERNAL = Kind("internal", 500, "Something went wrong here")
-UNAVAILABLE = Kind("unavailable", 503, "The database cannot be reached", retry_after=SOON)
+INTERNAL = Kind(
+    "internal",
+    500,
+    "Something went wrong here",
+    words="It is a fault of the server, whose log says more: try again, or tell its operator",
+)
+UNAVAILABLE = Kind(
+    "unavailable",
+    503,
+    "The database cannot be reached",
+    retry_after=SOON,
+    words="The database does not answer, or not as it should: try again in a moment",
+)
 NOT_READY = Kind("not-ready", 503, "The database does not fit this server")
 TOO_MANY = Kind("too-many", 503, "The server has enough to do", retry_after=SOON)
 TOOK_TOO_LONG = Kind("took-too-long", 503, "It took too long")
@@ -128,15 +141,11 @@ class Answer:
 def answer_to(error: BaseException) -> Answer:
     """What to answer; nothing of an error that nobody foresaw is told."""
     if isinstance(error, Refused):
-        return _answer(
-            error.kind, str(error), transient=_passes(error.kind), told=error.told, headers=error.headers
-        )
+        passes = error.kind.retry_after is not None or "retry-after" in error.headers
+        return _answer(error.kind, str(error), transient=passes, told=error.told, headers=error.headers)
     kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), INTERNAL)
-    if kind is INTERNAL:
-        return _answer(kind, "It is a fault of the server, whose log says more: try again, or tell its operator")
     told = {name: getattr(error, name) for name in kind.fields if hasattr(error, name)}
-    detail = _words(error) if isinstance(error, psycopg.Error) else str(error)
-    return _answer(kind, detail, transient=getattr(error, "transient", False), told=told)
+    return _answer(kind, _words(kind, error), transient=getattr(error, "transient", False), told=told)
 
 
 def _answer(
@@ -164,11 +173,11 @@ def _storable(value: Any) -> Any:
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _passes(kind: Kind) -> bool:
-    return kind.retry_after is not None
-
-
-def _words(error: psycopg.Error) -> str:
-    """What PostgreSQL says of a value that it does not take, without the statement."""
+def _words(kind: Kind, error: BaseException) -> str:
+    if kind.words is not None:
+        return kind.words
+    if not isinstance(error, psycopg.Error):
+        return str(error)
+    # What PostgreSQL says of a value that it does not take, without the statement.
     said = error.diag.message_primary or str(error).partition("\n")[0]
     return f"PostgreSQL cannot take this value: {said}"

@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from milepost.log.database import end
+from milepost.server.asgi import Receive, left
 from milepost.server.problems import GOING_AWAY, Refused
 
 T = TypeVar("T")
@@ -29,14 +30,20 @@ class Stopping:
         """Returns when it is."""
         await self._begun.wait()
 
-    async def unless_begun(self, waiting: Coroutine[Any, Any, T]) -> T:
-        """What comes of something that may take long; `GOING_AWAY` if the server is stopped before."""
-        work, stop = asyncio.create_task(waiting), asyncio.create_task(self._begun.wait())
+    async def unless_begun(self, work: Coroutine[Any, Any, T], *, receive: Receive | None = None) -> T:
+        """What comes of something that may take long; `GOING_AWAY` if the server is stopped before.
+
+        With `receive` it also ends when whoever asked has gone: nobody would have what comes of it.
+        """
+        working = asyncio.create_task(work)
+        ends: list[asyncio.Task[Any]] = [asyncio.create_task(self._begun.wait())]
+        if receive is not None:
+            ends.append(asyncio.create_task(left(receive)))
         try:
-            await asyncio.wait([work, stop], return_when=asyncio.FIRST_COMPLETED)
-            if work.done():
-                return work.result()
+            await asyncio.wait([working, *ends], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return working.result()
         finally:
-            await end(stop)
-            await end(work)
+            for task in (*ends, working):
+                await end(task)
         raise Refused(GOING_AWAY, "The server is being stopped: ask again, another may answer")

@@ -245,8 +245,9 @@ async def test_a_capacity_in_use_is_free_again_when_somebody_leaves(mp: Milepost
             await leaving.until(1)
             held = await take(staying, 2)
             assert await is_dry(staying)
-        await ack(held)
-        assert [delivery.position for delivery in await take(staying, 2)] == [3, 4]
+        done = await ack(held)
+        left = [position for position in range(1, 7) if position not in done]
+        assert [delivery.position for delivery in await take(staying, 2)] == left[:2]
 
 
 async def test_the_progress_is_written_at_the_end(mp: Milepost) -> None:

@@ -244,9 +244,7 @@ class TestBlock:
             await until(lambda: _is(mp, rows))
             await until(lambda: _has_passed(mp))
 
-    async def test_what_was_settled_by_hand_stays_so(
-        self, mp: Milepost, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    async def test_what_was_settled_by_hand_stays_so(self, mp: Milepost, caplog: pytest.LogCaptureFixture) -> None:
         await mp.create_subscription("shipping")
         await orders(mp, 2)
         async with mp.consumer("shipping") as consumer:

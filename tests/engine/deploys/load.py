@@ -12,10 +12,11 @@ KEYS = 7
 
 
 class Load:
-    """Appends to a few streams in turn; the property `key` runs across them."""
+    """Appends to a few streams in turn; the property `key` runs across them, or is that of the stream."""
 
-    def __init__(self, mp: Milepost) -> None:
+    def __init__(self, mp: Milepost, *, keys_of_streams: bool = False) -> None:
         self._mp = mp
+        self._keys_of_streams = keys_of_streams
         self._count = 0
         self.messages: dict[int, tuple[str, int]] = {}
         """The stream and the key of each message, by position."""
@@ -40,7 +41,8 @@ class Load:
         for _ in range(count):
             n = self._count
             self._count += 1
-            properties = {"key": n % KEYS if key is None else key, "n": n}
+            own = (n % STREAMS if self._keys_of_streams else n) % KEYS
+            properties = {"key": own if key is None else key, "n": n}
             message = NewMessage(type, wish, properties=properties)
             stream_, key_ = stream or f"s-{n % STREAMS}", properties["key"]
             position = (await self._mp.append(stream_, message)).position

@@ -22,6 +22,7 @@ from milepost import (
     by_function,
     by_property,
 )
+from milepost.log import schema as schemas
 
 
 class Trouble(Exception):
@@ -117,8 +118,18 @@ def declare_type(subscription: Any, payload: type[Wish], handling: Handling) -> 
     subscription.on(handle)
 
 
+def learn_migrations(count: int, *, breaking: bool) -> None:
+    """Is a later Milepost, whose schema has come further."""
+    for _ in range(count):
+        number = schemas.NEWEST + 1
+        oldest = number if breaking else 1
+        added = schemas.Migration(number, "later", oldest, f'create table :"schema".later_{number} (n integer);')
+        schemas.MIGRATIONS, schemas.NEWEST = (*schemas.MIGRATIONS, added), number
+
+
 def main(url: str, schema: str, folder: str, given: str) -> None:
     version = msgspec.json.decode(given, type=Version)
+    learn_migrations(version.migrations, breaking=version.breaking)
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     mp = Milepost(
         url,
@@ -130,10 +141,13 @@ def main(url: str, schema: str, folder: str, given: str) -> None:
     for name, payload in TYPES.items():
         mp.message(name)(payload)
     declare(mp, version, Handling(version, Record(Path(folder) / "record"), schema))
+    if version.beside:
+        second = version.but(f"{version.label}-{version.beside}", name=version.beside, renamed_from=None)
+        declare(mp, second, Handling(second, Record(Path(folder) / "record"), schema))
     if version.other:
 
         @mp.subscription("others", category="other")
-        async def handle_other(message: Message[Any]) -> None:
+        def handle_other(message: Message[Any]) -> None:
             Path(folder, f"other-{message.position}").touch()
 
     asyncio.run(mp.run(grace=10))

@@ -82,6 +82,10 @@ class Record:
         """What was handled, in all versions or one, in order; what came twice is in it twice."""
         return [line for line in self.lines() if line.event == "ended" and version in (None, line.version)]
 
+    def pids(self) -> set[int]:
+        """The processes that have handled something."""
+        return {line.pid for line in self.handled()}
+
     def positions(self, version: str | None = None) -> list[int]:
         """The positions of what was handled."""
         return [line.position for line in self.handled(version)]
@@ -89,9 +93,7 @@ class Record:
 
 def _parsed(line: str) -> Line:
     event, version, pid, position, stream, key, type_, attempt, replay = line.split()
-    return Line(
-        event, version, int(pid), int(position), stream, int(key), type_, int(attempt), bool(int(replay))
-    )
+    return Line(event, version, int(pid), int(position), stream, int(key), type_, int(attempt), bool(int(replay)))
 
 
 def repeated(positions: Iterable[int]) -> list[int]:

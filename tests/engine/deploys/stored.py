@@ -17,7 +17,9 @@ ROWS = """
     select d."position", d.state, d.lane, d.key, d.attempts
     from {0}.deliveries d join {0}.subscriptions s on s.id = d.subscription where s.name = 'orders' order by 1
 """
-BARRIER = "select s.barrier_at from {0}.subscriptions s where s.barrier_until > clock_timestamp() and s.name = 'orders'"
+BARRIER = (
+    "select s.barrier_at from {0}.subscriptions s where s.barrier_until > clock_timestamp() and s.name = 'orders'"
+)
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,10 @@ class Stored:
 
     async def definitions(self) -> list[Definition]:
         """All there were, in order."""
-        rows = await self.ask(DEFINITIONS)
-        return [Definition(*row[:4], msgspec.json.decode(row[4])) for row in rows]
+        return [
+            Definition(number, orders, lanes, positions, msgspec.json.decode(aheads))
+            for number, orders, lanes, positions, aheads in await self.ask(DEFINITIONS)
+        ]
 
     async def rows(self) -> dict[int, Row]:
         """All deliveries, by position."""
@@ -75,7 +79,7 @@ class Stored:
 
     async def ask(self, text: str) -> list[tuple[Any, ...]]:
         """Asks something; `{0}` is the schema."""
-        statement = sql.SQL(text).format(sql.Identifier(self._schema))  # type: ignore[arg-type]
+        statement = sql.SQL(text).format(sql.Identifier(self._schema))
         async with await Connection.connect(self._url, autocommit=True) as connection:
             cursor = await connection.execute(statement)
             return await cursor.fetchall() if cursor.description else []

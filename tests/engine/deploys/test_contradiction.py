@@ -15,7 +15,7 @@ PATIENCE = 5.0
 """Seconds after which a program that waits asks again."""
 
 
-@pytest.mark.timeout(100)
+@pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
 async def test_the_older_one_waits_and_they_do_not_take_turns(
     mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored]
 ) -> None:
@@ -47,7 +47,8 @@ async def test_who_waits_can_be_seen(mp: Milepost, deploy: Deploy, load: Load) -
     deploy.start(old)
     await load.append(20)
     await deploy.until_handled(old, 10)
-    deploy.start(old.but("v2", where="n >= 0"))
+    newer = deploy.start(old.but("v2", where="n >= 0"))
+    await newer.until_said("filter changed")
     await load.append(20)
     await deploy.until(lambda: len(deploy.record.positions("v2")) >= 20)
     info = await mp.manage("orders").info()

@@ -1,4 +1,4 @@
-"""Handlers that write in the transaction of their progress: whatever a deploy changes, each message has one effect."""
+"""Handlers that write in the transaction of their progress: whatever changes, each message takes effect once."""
 
 import asyncio
 from typing import Any

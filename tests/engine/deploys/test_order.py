@@ -38,7 +38,7 @@ async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, befor
     await deploy.until_all(load.positions)
     assert repeated(deploy.record.positions()) == []
     check_order(deploy.record, v1=before, v2=after)
-    await process.until_said("orders: order changes from ")
+    await process.until_said("orders: order is to change from ")
     await process.until_said(", as soon as all lanes have come to one position")
     await process.until_said("orders: order changed from ")
     for outdated in deploy.processes[:2]:

@@ -1,4 +1,4 @@
-"""Messages that were set aside when order or lanes change: they keep their state, and get their new key and lane."""
+"""Messages that were set aside when order or lanes change: they keep their state under their new key and lane."""
 
 import asyncio
 
@@ -37,11 +37,13 @@ async def test_a_parked_message_holds_its_new_key(
     stream, key = load.messages[parked]
     waited = set(await stored.rows()) - {parked}
     process = deploy.start(new)
-    await process.until_said("orders: order changed from stream to property key, lanes changed from 4 to 3, from")
+    await process.until_said("orders: order changed from stream to property key; lanes changed from 4 to 3, from")
     _, definition = await stored.definitions()
     later = await load.append(50)
     # What waited for its stream waits for its key now, or for nobody; what comes later waits for its key.
-    holds = {at for at, (_, of) in load.messages.items() if of == key and (at in waited or at > definition.positions[0])}
+    holds = {
+        at for at, (_, of) in load.messages.items() if of == key and (at in waited or at > definition.positions[0])
+    }
     await deploy.until_all(load.positions - holds - {parked})
     rows = await until_rows(stored, holds | {parked})
     assert {(row.key, row.lane) for row in rows.values()} == {(str(key), bucket_of(str(key)) % 3)}
@@ -67,7 +69,7 @@ async def until_rows(stored: Stored, positions: set[int]) -> dict[int, Row]:
 async def test_without_an_order_nothing_waits_any_more(deploy: Deploy, load: Load, stored: Stored) -> None:
     parked = await parked_one(deploy, load, stored, V1)
     process = deploy.start(V1.but("v2", orders="none", lanes=8))
-    await process.until_said("orders: order changed from stream to none, lanes changed from 4 to 8, from position")
+    await process.until_said("orders: order changed from stream to none; lanes changed from 4 to 8, from position")
     await deploy.until_all(load.positions - {parked})
     rows = await until_rows(stored, {parked})
     stream, _ = load.messages[parked]

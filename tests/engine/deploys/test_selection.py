@@ -59,8 +59,10 @@ async def test_a_changed_filter_holds_from_one_position_on(
     await after.until_said(
         f"orders: filter changed: it selected n % 2 == 0 and now selects n % 3 == 0, from position {lowest:,} on"
     )
-    await before.until_said("orders: waits until a newer program has ended, which runs it with another definition: "
-                            "filter n % 3 == 0, here n % 2 == 0")  # fmt: skip
+    await before.until_said(
+        "orders: waits until a newer program has ended, which runs it with another definition: "
+        "filter n % 3 == 0, here n % 2 == 0"
+    )
 
 
 async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(

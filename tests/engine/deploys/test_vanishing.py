@@ -36,6 +36,7 @@ async def in_the_middle(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
 @pytest.mark.parametrize("phase", ["let go", "brought"])
 async def test_the_old_program_vanishes(
     deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
@@ -80,7 +81,7 @@ async def test_two_new_processes_at_once(deploy: Deploy, load: Load, stored: Sto
         old = deploy.start(V1)
         await deploy.until_handled(V1, 50)
         both = [deploy.start(new), deploy.start(new)]
-        await deploy.until(lambda: {line.pid for line in deploy.record.handled("v2")} == {one.pid for one in both})
+        await deploy.until(lambda: deploy.record.pids() == {old.pid, *(one.pid for one in both)})
         assert await old.stop() == 0
     await deploy.until_all(load.positions)
     assert [each.number for each in await stored.definitions()] == [1, 2]

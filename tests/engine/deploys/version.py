@@ -31,8 +31,14 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """Or `advisory`."""
     progress: str | None = None
     """The database of progress, if that is not the log's."""
+    migrations: int = 0
+    """How many steps of the schema the program's Milepost knows beyond this one's."""
+    breaking: bool = False
+    """Whether the last of them asks for a program that knows it."""
     other: bool = False
     """Whether the program has another subscription beside, `others`."""
+    beside: str | None = None
+    """The name of one more subscription of the same messages; what it handles has that name in its label."""
 
     def but(self, label: str, **changes: Any) -> "Version":
         """Another version, which differs in this."""

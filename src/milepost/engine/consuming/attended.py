@@ -2,17 +2,17 @@
 
 import asyncio
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
+from milepost.engine.clock import Clock
 from milepost.engine.consuming.created import stored_in
 from milepost.engine.consuming.desk import Desk
 from milepost.engine.consuming.endings import DELETED, LOST
+from milepost.engine.consuming.looking import OwnerStatistics
 from milepost.engine.consuming.options import Created
 from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.journal import Journal
-from milepost.engine.owned import Owned
 from milepost.engine.place import Place
 from milepost.engine.sharing import Sharing
 from milepost.errors import Unavailable
@@ -39,23 +39,33 @@ class Attended:
         self.journal = Journal(name, group)
         self._place = place
         self._stored = stored_in(place)
-        self._sharing: Sharing[Attended] = Sharing(place, grace=GRACE, changed=lambda: None)
+        self._clock = Clock()
+        self._sharing = self._new_sharing()
+        self._news = asyncio.Event()
+        """Something is to be told at once."""
         self.runner = Desk(
             Created.from_stored(name, opened.settings),
             opened,
             place=place,
-            clock=self._sharing.clock,
+            clock=self._clock,
             journal=self.journal,
             solitude=solitude,
             lost=lambda owned, error: self._sharing.lose(opened.id, owned, error),
             is_elsewhere=lambda: opened.id in self._sharing.elsewhere,
+            news=self._news.set,
         )
         self._follows = opened.acted
         """The change of the subscription that is in force here, by the number of them."""
+        self._lease = self.runner.created.declaration.lease
+        """With which it lives among the others."""
         self._ready = asyncio.Event()
-        self._stop = asyncio.Event()
-        self._news = asyncio.Event()
+        self._stopping = False
+        self._over = asyncio.Event()
+        """It lives no longer, or anew with another lease."""
         self._task: asyncio.Task[None] | None = None
+
+    def _new_sharing(self) -> "Sharing[Attended]":
+        return Sharing(self._place, grace=GRACE, changed=_nothing, clock=self._clock)
 
     # Living
 
@@ -74,28 +84,38 @@ class Attended:
     @property
     def is_over(self) -> bool:
         """Whether it lives no longer."""
-        return self._stop.is_set() or (self._task is not None and self._task.done())
+        return self._stopping or (self._task is not None and self._task.done())
 
     async def stop(self) -> None:
         """Gives the lane back, and lives no longer."""
-        self._stop.set()
+        self._end()
         if self._task is not None:
             with suppress(Exception):
                 await asyncio.shield(self._task)
 
+    def _end(self) -> None:
+        self._stopping = True
+        self._over.set()
+
     async def _live(self) -> None:
         try:
             await self._place.services.begin()
-            self._sharing.clock.set(await self._place.services.progress.now())
-            lease = self.runner.created.declaration.lease
-            async with self._sharing.running(lease, is_blocked=_never, exits=False) as group:
-                await self._serve(group)
+            self._clock.set(await self._place.services.progress.now())
+            await self._live_once()
+            while not self._stopping:
+                self._over.clear()
+                self._lease, self._sharing = self.runner.created.declaration.lease, self._new_sharing()
+                await self._live_once()
         except Exception as error:
             only = _only(error)
             self.journal.error("its consumers end: %s", str(only) or type(only).__name__)
             raise only from only.__cause__
         finally:
             self.runner.end(LOST)
+
+    async def _live_once(self) -> None:
+        async with self._sharing.running(self._lease, is_blocked=_never, exits=False) as group:
+            await self._serve(group)
 
     async def _serve(self, group: asyncio.TaskGroup) -> None:
         self._sharing.served[self.opened.id] = self
@@ -105,7 +125,7 @@ class Attended:
         self._sharing.look_soon()
         await self._sharing.shared.wait()
         self._ready.set()
-        await self._stop.wait()
+        await self._over.wait()
         await self._sharing.leave()
         for task in tasks:
             await end(task)
@@ -142,28 +162,27 @@ class Attended:
             statistics=self._statistics() if desk.lanes else None,
         )
 
-    def _statistics(self) -> dict[str, Any]:
+    def _statistics(self) -> OwnerStatistics:
         desk = self.runner
-        return {
-            "all": desk.settler.numbers.figures(desk.in_flight),
-            "consumers": [consumer.statistics() for consumer in desk.consumers.values()],
-        }
+        return OwnerStatistics(
+            desk.settler.numbers.figures(desk.in_flight),
+            tuple(consumer.told(desk.in_flight_of(consumer)) for consumer in desk.consumers.values()),
+        )
 
     # Following what is stored
 
     @property
     def wanted(self) -> int | None:
         """The lane, while there are consumers and nothing keeps it from running."""
-        if self._stop.is_set() or not self.runner.consumers:
+        if self._over.is_set() or not self.runner.consumers:
             return None
         return 0 if self.opened.rests or self._is_misfit else 1
 
     @property
     def _is_misfit(self) -> bool:
-        """Whether the lane has to be made anew, for another order or another strategy."""
+        """Whether the lane has to be made anew, for another order, strategy or lease."""
         stored = Created.from_stored(self.name, self.opened.settings)
-        mine = self.runner.created
-        return (stored.strategy, stored.declaration.orders) != (mine.strategy, mine.declaration.orders)
+        return _shape(stored) != _shape(self.runner.created)
 
     async def learn(self, opened: Opened) -> None:
         """It is stored like this now."""
@@ -171,25 +190,43 @@ class Attended:
         if opened.status != before.status:
             self.journal.info("it is %s", opened.status)
         if (opened.settings, opened.since) != (before.settings, before.since) or self._is_misfit:
-            self._adapt()
+            await self._adapt()
         if opened.acted != before.acted:
             self.runner.poke()
-        if not self._is_misfit and opened.acted != self._follows:
-            self._follows = opened.acted
-            self._news.set()
+        self._follow()
         self.runner.say_standby()
 
-    def _adapt(self) -> None:
+    async def _adapt(self) -> None:
         if self._is_misfit and self.runner.lanes:
             # First it has to come back.
             return
-        self.runner.change(Created.from_stored(self.name, self.opened.settings), self.opened)
+        passed = self.runner.change(Created.from_stored(self.name, self.opened.settings), self.opened)
+        if passed is not None:
+            with suppress(Unavailable):
+                await self._stored.adopt(self.opened.id, self.opened.newest, passed)
+        if self.runner.created.declaration.lease != self._lease:
+            self._over.set()
+
+    def _follow(self) -> None:
+        """Tells that a change is in force here."""
+        if not self._is_misfit and self.opened.acted != self._follows:
+            self._follows = self.opened.acted
+            self._news.set()
 
     async def deleted(self) -> None:
         """It is there no more."""
         self.journal.warning("it was deleted: its consumers end")
         self.runner.end(DELETED)
-        self._stop.set()
+        self._end()
+
+
+def _shape(created: Created) -> tuple[str, str, float]:
+    """What cannot change while the lane is here."""
+    return created.strategy, created.declaration.orders, created.declaration.lease
+
+
+def _nothing() -> None:
+    pass
 
 
 def _never() -> bool:

@@ -45,8 +45,8 @@ class _Drained(ConsumerClosed, StopAsyncIteration):
 class Consumer:
     """Deliveries as they come, from the beginning of a block to its end: `async for delivery in consumer`.
 
-    What is open when the block ends goes to others at once, and is no attempt. Only if it ends by an error, what the
-    consumer had taken counts as one: it may have been what raised it.
+    What is open when the block ends goes to others at once, and is no attempt. Only if it ends by an error, what
+    the consumer had taken counts as one: it may have been what raised it.
     """
 
     def __init__(
@@ -339,5 +339,9 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """What it has, how fast it is, what failed last. Asking changes nothing."""
-        figures = self.numbers.figures(self.in_flight)
+        return self.told(self.in_flight)
+
+    def told(self, in_flight: int) -> ConsumerStatistics:
+        """The same, with so many deliveries; for the desk."""
+        figures = self.numbers.figures(in_flight)
         return ConsumerStatistics(consumer=self.name, **msgspec.structs.asdict(figures))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from milepost.dispatch import Breaker, Exchange, Lane, LaneState, Route, Routes
+from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Route, Routes
 from milepost.engine.clock import Clock
 from milepost.engine.consuming.consumer import AnyClaim, Consumer
 from milepost.engine.consuming.endings import TOO_MANY
@@ -47,6 +47,7 @@ class Desk:
         solitude: Solitude,
         lost: Callable[[Owned, Exception], None],
         is_elsewhere: Callable[[], bool],
+        news: Callable[[], None],
     ) -> None:
         self.created = created
         self.journal = journal
@@ -59,6 +60,7 @@ class Desk:
         self._solitude = solitude
         self._lost = lost
         self._is_elsewhere = is_elsewhere
+        self._news = news
         self._stood_by = False
         self._breaker = self._new_breaker()
         self._stalled: str | None = None
@@ -164,6 +166,7 @@ class Desk:
         self.writing.writes_for(self.lanes)
         self._solitude.wants(self.handing, False)
         self._solitude.settled()
+        self._news()
         self.handing.wake()
 
     def look(self) -> None:
@@ -236,6 +239,7 @@ class Desk:
         if (owned := self.owned) is not None:
             owned.lane.join(consumer.name, consumer.core_routes)
         self.consumers[consumer.name] = consumer
+        self._news()
         self.look()
 
     def leave(self, consumer: Consumer) -> None:
@@ -254,6 +258,7 @@ class Desk:
 
     def _forget(self, consumer: Consumer) -> None:
         self.consumers.pop(consumer.name, None)
+        self._news()
         self.look()
 
     def end(self, reason: str) -> None:
@@ -325,8 +330,8 @@ class Desk:
 
     # Changing
 
-    def change(self, created: Created, opened: Opened) -> None:
-        """Other settings from now on; what is read from here on is read with them."""
+    def change(self, created: Created, opened: Opened) -> Cursor | None:
+        """Other settings from now on. If something else is selected: what was judged by then, and stays so."""
         before = (self.created.declaration.selects(), self._opened.since)
         self.created, self._opened = created, opened
         settings = created.dispatch_settings()
@@ -335,9 +340,11 @@ class Desk:
             owned.lane.change(settings)
         self.writing.change(settings, created.declaration.checkpoint)
         self.reading.resize(settings.window)
-        if before != (created.declaration.selects(), opened.since):
-            self.reading.change(self._new_pages())
         self.handing.wake()
+        if before == (created.declaration.selects(), opened.since):
+            return None
+        self.reading.change(self._new_pages())
+        return self.owned.lane.unread() if self.owned is not None else None
 
 
 def _by_stream(message: Message[Any]) -> int:

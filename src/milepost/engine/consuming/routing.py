@@ -77,7 +77,7 @@ class Routing:
         return Routing(routes, names=names, given=self._given)
 
     def _followed_by(self, routes: Sequence[Route]) -> "Routing":
-        """The new ones; one without a name that was there before, or else stands in the same place, stays the same."""
+        """The new ones. Without a name, one that was there before stays the same, and so does a place."""
         unnamed = [name for name in self._names if name.startswith("#")]
         kept = {name: route for name, route in self._by_name.items() if name in unnamed and route in routes}
         free = [name for name in unnamed if name not in kept]

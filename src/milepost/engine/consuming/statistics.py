@@ -62,7 +62,7 @@ class Unrouted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionStatistics(Figures, frozen=True, kw_only=True):
-    """How a subscription stands, as the process that owns it told; all consumers together, also those that left."""
+    """How a subscription stands, as its owner told; all consumers together, also those that left."""
 
     owner: str | None
     """That process; None: nobody has told anything in the last seconds."""

@@ -52,7 +52,7 @@ class Claims:
         reply = _accepted(told, self._request)
         self._size += reply.size
         self._unread = reply.unread
-        self._without_message += [(taken, reply) for taken in reply.ready or ()]
+        self._without_message += [(taken, reply) for taken in reply.ready]
         if found is not None and reply.converted:
             replayed = frozenset(reply.replayed or ())
             self._deliveries += [
@@ -95,8 +95,8 @@ def _accepted(told: Reply | NotPulled | None, request: Request) -> Reply:
             raise UnknownSubscription(address, ': create it with mp.create_subscription(…, tracking="all")')
         case NotPulled(in_code=True):
             raise MilepostError(
-                f"{address} has handlers in a program, and nothing of it can be pulled: create another subscription, "
-                'with tracking="all"'
+                f"{address} has handlers in a program, and nothing of it can be pulled: create another "
+                'subscription, with tracking="all"'
             )
         case NotPulled():
             raise MilepostError(

@@ -14,8 +14,10 @@ from milepost.log.reader import PAGE_MESSAGES, Page, Query, is_cut
 from milepost.progress.pulling import Reply
 from milepost.ranges import Ranges
 
-CROWD = 3
-"""How many times what is wanted is offered where others pull too: the cursor may be further by then."""
+KEPT = 2**20
+"""Bytes of messages that are kept for the next pull; of more, only what is wanted now is read."""
+CROWD = 16
+"""How many times what is wanted is offered, at most, where others pull too: they move the cursor meanwhile."""
 
 
 @lru_cache(maxsize=100)
@@ -37,16 +39,17 @@ class Scanning:
         self._stock: Stock | None = None
         self._size = 0
         self._span: int | None = None
-        self._is_crowded = False
+        self._crowd = 1
 
     def learn(self, reply: Reply) -> None:
         """The subscription stands like this."""
         self._known = None if reply.ready else reply
-        if reply.outcome in ("lost", "stale"):
-            self._is_crowded = reply.outcome == "lost"
-            self._stock = None if reply.outcome == "stale" else self._stock
+        if reply.outcome == "lost":
+            self._crowd = min(self._crowd * 2, CROWD)
+        elif reply.outcome == "stale":
+            self._stock = None
         elif reply.outcome == "converted":
-            self._is_crowded = False
+            self._crowd = max(self._crowd // 2, 1)
 
     async def likely(self, want: int) -> Found | None:
         """What can be offered without asking first how the subscription stands, if that is known well enough."""
@@ -59,9 +62,12 @@ class Scanning:
         """A part of the log after the cursor, with about so many messages that are wanted; None: there is none."""
         if not self._has(reply):
             self._stock = await self._read(reply, want)
-        if self._stock is None:
+        stock = self._stock
+        if stock is None:
             return None
-        return self._stock.part(reply.position, want * CROWD if self._is_crowded else want)
+        if stock.size > KEPT:
+            self._stock, self._size = None, 0
+        return stock.part(reply.position, want * self._crowd)
 
     def _has(self, reply: Reply) -> bool:
         return self._stock is not None and self._stock.is_for(reply)
@@ -120,7 +126,7 @@ class Scanning:
         """Twice as much as the last time, up to a page."""
         if query.filter is not None:
             return query.page
-        self._size = max(want, min(self._size * 2, PAGE_MESSAGES))
+        self._size = max(want, min(max(self._size * 2, want * self._crowd), PAGE_MESSAGES))
         return self._size
 
     def _next_span(self, query: Query) -> int:

@@ -1,7 +1,7 @@
 """How what was pulled ends: many deliveries at once, each if its claim still holds."""
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -31,7 +31,7 @@ class Settled(msgspec.Struct, frozen=True):
     moved: tuple[Given, ...]
     """Those that were settled, as they were given."""
     refused: tuple[Given, ...]
-    """Those that are no longer this claim's: it expired and somebody looked after that, or it was settled before."""
+    """Those that are no longer this claim's: it has expired and others may have it, or it was settled before."""
 
 
 class Settling:

@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +32,11 @@ class Stock:
     high: int
     messages: Page
     keys: Sequence[str] | None
+
+    @cached_property
+    def size(self) -> int:
+        """Bytes of its messages."""
+        return sum(message.size for message in self.messages)
 
     def is_for(self, reply: Reply) -> bool:
         """Whether the cursor is within, and nothing has changed."""

@@ -13,7 +13,7 @@ from milepost.progress.pulling import PostgresPulling, Reply, Request
 
 ROUNDS = 8
 """How many parts of the log one look goes through."""
-LOSSES = 3
+LOSSES = 8
 """How often somebody else may be first with a part of the log before it is left to them."""
 POLL = 5.0
 """Seconds until the next look, if nothing wakes whoever waits."""
@@ -38,11 +38,12 @@ class Turn:
 
     async def run(self) -> Reply:
         """Looks; how the subscription stands."""
-        reply = await self._pull(await self._scanning.likely(self.claims.room))
+        likely = await self._scanning.likely(self.claims.room)
+        reply = await self._pull(likely)
         if reply.is_overdue and await self._pulling.expire(self._database, reply.id) and self.claims.room:
             reply = await self._pull(None)
         losses = 0
-        for _ in range(ROUNDS):
+        for _ in range(ROUNDS if likely is None else ROUNDS - 1):
             if not self.claims.room or losses == LOSSES:
                 break
             found = None if reply.rests else await self._scanning.next(reply, self.claims.room)
@@ -60,7 +61,13 @@ class Turn:
         return reply
 
     async def _pull(self, found: Found | None) -> Reply:
-        reply = await self.claims.pull(found)
+        try:
+            reply = await self.claims.pull(found)
+        except Unavailable as error:
+            if not isinstance(error.__cause__, psycopg.errors.LockNotAvailable):
+                raise
+            # Somebody has the lane for long.
+            reply = await self.claims.pull()
         self._scanning.learn(reply)
         return reply
 

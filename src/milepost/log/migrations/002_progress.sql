@@ -60,8 +60,9 @@ create table :"schema".definitions (
 );
 
 -- What each worker does for a subscription, whoever shares its lanes out: told with every look. Who has not told
--- anything for longer than its lease, and does not beat, is dead.
-create unlogged table :"schema".serving (
+-- anything for longer than its lease, and does not beat, is dead. It outlives a crash of the server: else an older program
+-- that comes back first would think that no newer one runs.
+create table :"schema".serving (
     subscription bigint not null,
     worker text collate "C" not null,
     number integer not null,  -- of the definition that it knows

@@ -39,7 +39,7 @@ as $$
 $$;
 
 -- The subscription of a definition, locked: found by its name, by a former one, or made. One that a newer program has
--- renamed keeps its new name as long as that runs. What other definitions of the program name is left to them.
+-- renamed keeps its new name as long as that runs. What `others` of the program are named is theirs.
 create function :"schema".open_subscription(
     declared jsonb, others text[] default '{}', worker text default null,
     out opened :"schema".subscriptions, out created boolean, out renamed text
@@ -55,8 +55,9 @@ begin
         exit when found;
         begin
             select * into opened from :"schema".subscriptions s
-            where s."group" = declared ->> 'group' and not s.name = any (others)
-              and (s.name = declared ->> 'renamed_from' or declared ->> 'name' = any (s.former))
+            where s."group" = declared ->> 'group'
+              and (s.name = declared ->> 'renamed_from'
+                   or declared ->> 'name' = any (s.former) and not s.name = any (others))
             order by s.name = declared ->> 'renamed_from' desc, s.id desc
             limit 1
             for no key update;
@@ -383,13 +384,14 @@ declare
     results json[] := array_fill(null::json, array[jsonb_array_length(definitions)]);
 begin
     delete from :"schema".serving v where v.until < :"schema".clock() - interval '1 day';
-    -- In one order, so that processes that start together do not wait for each other in a circle.
+    -- In one order, so that processes that start together do not wait for each other in a circle; what is renamed first,
+    -- for another may have its old name from now on.
     for given in
         select d.value as definition, d.ordinality::integer as ordinal,
                array(select o.value ->> 'name' from jsonb_array_elements(definitions) o
                      where o.value ->> 'group' = d.value ->> 'group') as others
         from jsonb_array_elements(definitions) with ordinality d
-        order by d.value ->> 'group' collate "C", d.value ->> 'name' collate "C"
+        order by d.value ->> 'renamed_from' is null, d.value ->> 'group' collate "C", d.value ->> 'name' collate "C"
     loop
         results[given.ordinal] := :"schema".declare_subscription(
             given.definition, given.others, program, worker, lease)::json;
@@ -397,19 +399,21 @@ begin
     return array_to_json(results);
 end $$;
 
--- What a worker does for a subscription; without lanes it has those that it had. Written only if it is news, or was long
--- ago.
+-- What a worker does for a subscription; without lanes it has those that it had. Nothing is written, and nothing locked,
+-- unless it is news or was long ago.
 create function :"schema".tell(
     subscription bigint, worker text, number integer, runs boolean, lanes integer[], lease interval
 ) returns void
 language sql volatile
 as $$
     insert into :"schema".serving as v (subscription, worker, number, runs, lanes, until)
-    values ($1, $2, $3, $4, coalesce($5, '{}'), :"schema".clock() + $6)
+    select $1, $2, $3, $4, coalesce($5, '{}'), :"schema".clock() + $6
+    where not exists (
+        select from :"schema".serving k
+        where k.subscription = $1 and k.worker = $2 and k.until >= :"schema".clock() + $6 * 2 / 3
+          and (k.number, k.runs, k.lanes) is not distinct from ($3, $4, coalesce($5, k.lanes)))
     on conflict (subscription, worker) do update
     set number = $3, runs = $4, lanes = coalesce($5, v.lanes), until = :"schema".clock() + $6
-    where (v.number, v.runs, v.lanes) is distinct from ($3, $4, coalesce($5, v.lanes))
-       or v.until < :"schema".clock() + $6 * 2 / 3
 $$;
 
 -- A subscription as a worker of a definition has to know it.

@@ -125,9 +125,12 @@ begin
             order by h."position"
             limit 1
         ) l
-        where not exists (
-            select from :"schema".deliveries d
-            where d.subscription = promote_heads.subscription and d.key = k.key and d.head));
+        left join lateral (
+            select d."position" from :"schema".deliveries d
+            where d.subscription = promote_heads.subscription and d.key = k.key and d.head
+            limit 1
+        ) h on true
+        where h."position" is null);
     update :"schema".deliveries d set head = true where d.ctid = any (row_ids);
     return cardinality(row_ids);
 end $$;
@@ -146,26 +149,12 @@ as $$
 declare
     row_ids tid[];
 begin
-    row_ids := array(
-        select d.row_id
-        from unnest(keys) k(key)
-        cross join lateral (
-            select d.ctid as row_id
-            from :"schema".deliveries d
-            where d.subscription = place_heads.subscription and d.key = k.key and d.head
-            for no key update
-        ) d);
-    update :"schema".deliveries d set head = false
-    where d.ctid = any (row_ids) and d.claim is null
-      and (
-          exists (
-              select from :"schema".deliveries b
-              where b.subscription = place_heads.subscription and b.lane = 0 and b.key = d.key
-                and b."position" < d."position" and b.state in ('waiting', 'running', 'retrying', 'unrouted'))
-          or blocks and exists (
-              select from :"schema".deliveries b
-              where b.subscription = place_heads.subscription and b.lane = 0 and b.key = d.key
-                and b."position" < d."position" and b.state = 'parked'));
+    perform from unnest(keys) k(key)
+    cross join lateral (
+        select from :"schema".deliveries d
+        where d.subscription = place_heads.subscription and d.key = k.key and d.head
+        for no key update
+    ) d;
     row_ids := array(
         select d.row_id
         from unnest(keys) k(key)
@@ -173,7 +162,30 @@ begin
             select d.ctid as row_id
             from :"schema".deliveries d
             where d.subscription = place_heads.subscription and d.key = k.key and d.head is null
-        ) d);
+            limit 9223372036854775807
+        ) d
+        union all
+        select d.row_id
+        from unnest(keys) k(key)
+        cross join lateral (
+            select d.ctid as row_id, d."position"
+            from :"schema".deliveries d
+            where d.subscription = place_heads.subscription and d.key = k.key and d.head and d.claim is null
+            limit 9223372036854775807
+        ) d
+        left join lateral (
+            select b."position" from :"schema".deliveries b
+            where b.subscription = place_heads.subscription and b.lane = 0 and b.key = k.key
+              and b."position" < d."position" and b.state in ('waiting', 'running', 'retrying', 'unrouted')
+            limit 1
+        ) a on true
+        left join lateral (
+            select b."position" from :"schema".deliveries b
+            where blocks and b.subscription = place_heads.subscription and b.lane = 0 and b.key = k.key
+              and b."position" < d."position" and b.state = 'parked'
+            limit 1
+        ) p on true
+        where a."position" is not null or p."position" is not null);
     update :"schema".deliveries d set head = false where d.ctid = any (row_ids);
     return :"schema".promote_heads(subscription, keys, blocks);
 end $$;
@@ -274,11 +286,11 @@ as $$
         select from generate_series(1, cardinality($2), 2) i where $1 between $2[i] and $2[i + 1])
 $$;
 
--- Claims rows that are ready, as many as there is room for: first those that are tried again, then new ones. What
--- others are claiming just now is left to them.
+-- Claims rows that are ready, up to a position and as many as there is room for: first those that are tried again, then
+-- new ones. What others are claiming just now is left to them.
 create function :"schema".claim_ready(
-    subscription bigint, most integer, bytes bigint, claim uuid, expires timestamptz, consumer text,
-    out taken json, out number integer, out size bigint
+    subscription bigint, up_to bigint, most integer, bytes bigint, claim uuid, expires timestamptz, consumer text,
+    out taken jsonb, out number integer, out size bigint
 )
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
@@ -296,13 +308,14 @@ begin
         select d.ctid as row_id, d.size
         from :"schema".deliveries d
         where d.subscription = claim_ready.subscription and d.state = 'retrying' and d.head and d.due <= now
+          and d."position" <= up_to
         order by d.due, d."position"
         limit most
         for no key update skip locked
     ), fresh as materialized (
         select d.ctid as row_id, d.size
         from :"schema".deliveries d
-        where d.subscription = claim_ready.subscription and d.state = 'waiting' and d.head
+        where d.subscription = claim_ready.subscription and d.state = 'waiting' and d.head and d."position" <= up_to
         order by d."position"
         limit most - (select count(*) from again)
         for no key update skip locked
@@ -316,8 +329,8 @@ begin
         where d.ctid = any (array(select c.row_id from chosen c where c.fits))
         returning d."position", d.attempts, d.replay, d.size
     )
-    select json_agg(json_build_array(c."position", c.attempts + 1, c.replay) order by c."position"), count(*),
-           coalesce(sum(c.size), 0)
+    select coalesce(jsonb_agg(jsonb_build_array(c."position", c.attempts + 1, c.replay) order by c."position"), '[]'),
+           count(*), coalesce(sum(c.size), 0)
     into taken, number, size
     from claimed c;
 end $$;
@@ -352,17 +365,21 @@ begin
         from unnest(sizes, keys) with ordinality p(size, key, place)
     ), headed as (
         select g.*, case
-            when not (has_all or g.key = any (locked)) then null
-            else g.is_first and not exists (
-                select from :"schema".deliveries d
-                where d.subscription = choose_heads.subscription and d.lane = 0 and d.key = g.key
-                  and d.state in ('waiting', 'running', 'retrying', 'unrouted')
-            ) and not (blocks and exists (
-                select from :"schema".deliveries d
-                where d.subscription = choose_heads.subscription and d.lane = 0 and d.key = g.key
-                  and d.state = 'parked'))
+            when has_all or g.key = any (locked) then g.is_first and a."position" is null and p."position" is null
         end as head
         from given g
+        left join lateral (
+            select d."position" from :"schema".deliveries d
+            where g.is_first and d.subscription = choose_heads.subscription and d.lane = 0 and d.key = g.key
+              and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            limit 1
+        ) a on true
+        left join lateral (
+            select d."position" from :"schema".deliveries d
+            where blocks and g.is_first and d.subscription = choose_heads.subscription and d.lane = 0
+              and d.key = g.key and d.state = 'parked'
+            limit 1
+        ) p on true
     ), counted as (
         select h.*, count(*) filter (where h.head) over so_far <= most
                and sum(h.size) filter (where h.head) over so_far - h.size < bytes as has_room
@@ -384,7 +401,8 @@ create function :"schema".convert(
     most integer, bytes bigint, claim uuid, expires timestamptz, consumer text, patient boolean,
     out outcome text,  -- converted; lost: somebody else was first; stale: read it again; full: enough rows wait already
     out reached bigint,  -- where the cursor is
-    out taken bigint[], out replayed bigint[], out size bigint
+    out taken bigint[], out replayed bigint[], out size bigint,
+    out is_plain boolean  -- otherwise rows had to be placed among others, and none of them was claimed
 )
 language plpgsql volatile
 set lock_timeout = '2s'
@@ -435,6 +453,7 @@ begin
     order by c.revision desc
     limit 1;
     reached := last."position";
+    is_plain := last.is_plain or not ordered;
     if last.is_stale then
         outcome := 'stale';
         return;
@@ -552,9 +571,11 @@ declare
     found record;
     claim uuid;
     room integer := most;
-    taken json;
+    taken jsonb := '[]';
     count integer := 0;
     volume bigint := 0;
+    placed record;
+    is_plain boolean;
     outcome text;
     reached bigint;
     fresh bigint[];
@@ -562,6 +583,8 @@ declare
 begin
     select s.*, s.in_code or s.settings ->> 'tracking' <> 'all' as is_other, c.epoch, c."position", c.ahead,
            s.settings ->> 'on_park' = 'block' as blocks,
+           -- What is to come again, of the same key, comes first.
+           case when s.settings ->> 'ordered_by' is null then 9223372036854775807 else c."position" end as claimable,
            s.status = 'paused' or s.barrier is not null and s.barrier_until >= n.now as rests,
            format('%s %s %s', c.epoch, s.definition, s.settings ->> 'on_park') as headed_for,
            :"schema".moment(coalesce(seconds, (s.settings ->> 'timeout')::float8)) as expires, n.now
@@ -613,15 +636,23 @@ begin
         end if;
         if found.has_ready or found.has_unsure or found.due <= opened.now then
             select c.taken, c.number, c.size into taken, count, volume
-            from :"schema".claim_ready(opened.id, room, bytes, claim, opened.expires, consumer) c;
+            from :"schema".claim_ready(
+                opened.id, opened.claimable, room, bytes, claim, opened.expires, consumer) c;
         end if;
         if page is not null and room > count and volume < bytes then
             -- Who has claimed something leaves the log to others.
-            select c.outcome, c.reached, c.taken, c.replayed, volume + c.size
-            into outcome, reached, fresh, replayed, volume
+            select c.outcome, c.reached, c.taken, c.replayed, volume + c.size, c.is_plain
+            into outcome, reached, fresh, replayed, volume, is_plain
             from :"schema".convert(
                 opened.id, opened.settings, page, positions, sizes, keys, room - count, bytes - volume, claim,
                 opened.expires, consumer, count = 0) c;
+            if outcome = 'converted' and not is_plain then
+                select c.* into placed
+                from :"schema".claim_ready(
+                    opened.id, reached, room - count, bytes - volume, claim, opened.expires, consumer) c;
+                taken := taken || placed.taken;
+                volume := volume + placed.size;
+            end if;
         end if;
     end if;
     if own then
@@ -714,11 +745,7 @@ as $$
 declare
     blocks boolean := opened.settings ->> 'on_park' = 'block';
     keys text[] := '{}';
-    finished tid[];
-    failed tid[];
-    failed_at integer[];
-    extended tid[];
-    held integer[];
+    held record;
     ready bigint := 0;
 begin
     -- A claim is compared in a way that no index over claims serves: the row is found by its place alone.
@@ -735,13 +762,15 @@ begin
             where g.outcome <> 'extend' and d.key is not null);
         perform :"schema".lock_keys(opened.id, keys);
     end if;
-    select array_agg(d.row_id) filter (where g.outcome in ('ack', 'skip')),
-           array_agg(d.row_id) filter (where g.outcome in ('retry', 'park')),
-           array_agg(g.place) filter (where g.outcome in ('retry', 'park')),
-           array_agg(d.row_id) filter (where g.outcome = 'extend'),
-           array_agg(g.place)
-    into finished, failed, failed_at, extended, held
-    from unnest(positions, claims, outcomes) with ordinality g("position", claim, outcome, place)
+    select array_agg(g.place) as places, array_agg(d.row_id) filter (where g.outcome in ('ack', 'skip')) as finished,
+           array_agg(d.row_id) filter (where g.outcome = 'extend') as extended,
+           array_agg(d.row_id) filter (where g.outcome in ('retry', 'park')) as failed,
+           array_agg(g.outcome) filter (where g.outcome in ('retry', 'park')) as outcomes,
+           array_agg(g.reason) filter (where g.outcome in ('retry', 'park')) as reasons,
+           array_agg(g.error) filter (where g.outcome in ('retry', 'park')) as errors
+    into held
+    from unnest(positions, claims, outcomes, reasons, errors)
+        with ordinality g("position", claim, outcome, reason, error, place)
     cross join lateral (
         select d.ctid as row_id from :"schema".deliveries d
         where d.subscription = opened.id and d."position" = g."position" and d.claim is not distinct from g.claim
@@ -749,41 +778,39 @@ begin
         for no key update
     ) d;
 
-    if finished is not null and opened.settings ->> 'keep_done' is null then
-        delete from :"schema".deliveries d where d.ctid = any (finished);
-    elsif finished is not null then
+    if held.finished is not null and opened.settings ->> 'keep_done' is null then
+        delete from :"schema".deliveries d where d.ctid = any (held.finished);
+    elsif held.finished is not null then
         update :"schema".deliveries d
         set state = 'done', head = false, attempts = d.attempts + 1, total = d.total + 1, since = :"schema".clock(),
             claim = null, expires = null, reason = '', error = '', revision = d.revision + 1
-        where d.ctid = any (finished);
+        where d.ctid = any (held.finished);
     end if;
-    if failed is not null then
+    if held.failed is not null then
         perform :"schema".fail_rows(
-            failed, array(select outcomes[i] from unnest(failed_at) i),
-            array(select reasons[i] from unnest(failed_at) i), array(select errors[i] from unnest(failed_at) i),
-            opened.settings, after);
+            held.failed, held.outcomes, held.reasons, held.errors, opened.settings, after);
     end if;
-    if extended is not null then
+    if held.extended is not null then
         update :"schema".deliveries d
         set expires = :"schema".moment(coalesce(seconds, (opened.settings ->> 'timeout')::float8)),
             revision = d.revision + 1
-        where d.ctid = any (extended);
+        where d.ctid = any (held.extended);
     end if;
 
     if cardinality(keys) > 0 then
         ready := case
-            when failed is null then :"schema".promote_heads(opened.id, keys, blocks)
+            when held.failed is null then :"schema".promote_heads(opened.id, keys, blocks)
             else :"schema".place_heads(opened.id, keys, blocks)
         end;
     end if;
-    if finished is not null or failed is not null then
+    if held.finished is not null or held.failed is not null then
         perform :"schema".judge_claims(
-            opened, coalesce(cardinality(finished), 0), coalesce(cardinality(failed), 0));
+            opened, coalesce(cardinality(held.finished), 0), coalesce(cardinality(held.failed), 0));
     end if;
-    if ready > 0 or failed is not null or finished is not null and opened.stalled is not null then
+    if ready > 0 or held.failed is not null or held.finished is not null and opened.stalled is not null then
         perform :"schema".wake_pullers(opened.id);
     end if;
-    return held;
+    return held.places;
 end $$;
 
 -- The usual settlement, of claims that nothing waits behind: they are done, and their rows go. Tells which of them held,
@@ -825,9 +852,9 @@ set plan_cache_mode = force_generic_plan
 as $$
 declare
     opened :"schema".subscriptions;
-    places integer[];
     held integer[];
     all_held integer[] := '{}';
+    given record;
 begin
     for opened in
         select s.* from :"schema".subscriptions s
@@ -844,16 +871,19 @@ begin
             all_held := coalesce(held, '{}');
         end if;
         -- What is left may just be changing: it is locked first.
-        places := array(
-            select g.place
-            from unnest(settle_all.subscriptions, positions) with ordinality g(subscription, "position", place)
-            where g.subscription = opened.id and not g.place = any (all_held)
-            order by g."position");
+        select array_agg(g.place order by g."position") as places,
+               array_agg(g."position" order by g."position") as positions,
+               array_agg(g.claim order by g."position") as claims,
+               array_agg(g.outcome order by g."position") as outcomes,
+               array_agg(g.reason order by g."position") as reasons,
+               array_agg(g.error order by g."position") as errors
+        into given
+        from unnest(settle_all.subscriptions, positions, claims, outcomes, reasons, errors)
+            with ordinality g(subscription, "position", claim, outcome, reason, error, place)
+        where g.subscription = opened.id and not g.place = any (all_held);
         held := :"schema".settle_claims(
-            opened, array(select positions[i] from unnest(places) i), array(select claims[i] from unnest(places) i),
-            array(select outcomes[i] from unnest(places) i), array(select reasons[i] from unnest(places) i),
-            array(select errors[i] from unnest(places) i), after, seconds);
-        all_held := all_held || array(select places[i] from unnest(held) i);
+            opened, given.positions, given.claims, given.outcomes, given.reasons, given.errors, after, seconds);
+        all_held := all_held || array(select given.places[i] from unnest(held) i);
     end loop;
     return all_held;
 end $$;
@@ -874,7 +904,7 @@ declare
     outcomes text[];
     held integer[];
 begin
-    select array_agg(g.token), array_agg(g.outcome) into tokens, outcomes
+    select coalesce(array_agg(g.token), '{}'), array_agg(g.outcome) into tokens, outcomes
     from (
         select unnest(ack), 'ack' union select unnest(retry), 'retry' union select unnest(park), 'park'
         union select unnest(skip), 'skip' union select unnest(extend), 'extend'
@@ -997,7 +1027,6 @@ begin
     left join moved m on m."position" = l."position";
     if true = any (decided) and is_pulled then
         perform :"schema".place_heads(decide.subscription, keys, opened.settings ->> 'on_park' = 'block');
-        perform pg_notify(:'schema', 'pull ' || decide.subscription);
     end if;
     if true = any (decided) then
         perform :"schema".act(decide.subscription);

@@ -3,6 +3,9 @@ select json_build_object(
     'id', s.id, 'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
     'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told, 'lanes', l.lanes,
+    'outdated', coalesce((
+        select json_agg(v.worker order by v.worker) from :"schema".serving v
+        where v.subscription = s.id and v.number < s.definition and :"schema".lives(v.worker, v.until)), '[]'),
     'settings', case when not s.in_code then s.settings end, 'consumers', a.consumers, 'standby', a.standby
 )::text
 from :"schema".subscriptions s

@@ -19,6 +19,7 @@ from milepost.progress.deliveries import Decided, Decision
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, After, Group, Limit, Name, Stream
+from milepost.server.http.request import JsonRequest, receive_of
 from milepost.server.http.subscriptions import ONE, managed
 from milepost.server.limits import LONGEST_WAIT, PAGE_BYTES, USUAL_PAGE
 from milepost.server.problems import (
@@ -168,6 +169,7 @@ async def progress(mp: NamedDependency[Milepost], group: Group, name: Name, stre
     ),
 )
 async def caught_up(
+    request: JsonRequest,
     mp: NamedDependency[Milepost],
     stopping: NamedDependency[Stopping],
     group: Group,
@@ -192,7 +194,8 @@ async def caught_up(
 ) -> None:
     """Answers when an append has been handled: done, skipped, or not for this subscription."""
     written = _written(position, stream, version, messages)
-    await stopping.unless_begun(managed(mp, group, name).caught_up(written, timeout=timeout))
+    work = managed(mp, group, name).caught_up(written, timeout=timeout)
+    await stopping.unless_begun(work, receive=receive_of(request))
 
 
 def _written(position: int | None, stream: str | None, version: int | None, messages: int) -> int | Appended:

@@ -6,6 +6,8 @@ from typing import Any
 from litestar import Request, Response
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 
+from milepost.complaints import Complaints
+from milepost.errors import Unavailable
 from milepost.server.http.admission import query_names
 from milepost.server.problems import (
     INTERNAL,
@@ -18,6 +20,7 @@ from milepost.server.problems import (
 )
 
 logger = logging.getLogger("milepost.server")
+_complaints = Complaints(logger, "the database")
 
 
 def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
@@ -25,6 +28,8 @@ def on_error(request: Request[Any, Any, Any], error: Exception) -> Response[byte
     answer = answer_to(_translated(request, error) if isinstance(error, HTTPException) else error)
     if answer.status == INTERNAL.status:
         logger.error("%s %s failed", request.method, _operation(request), exc_info=error)
+    elif isinstance(error, Unavailable):
+        _complaints.make(f"does not serve: {error}")
     return Response(answer.body, status_code=answer.status, media_type=MEDIA_TYPE, headers=answer.headers)
 
 

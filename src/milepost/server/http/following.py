@@ -39,7 +39,7 @@ from milepost.server.wire.message import StreamMessage
 
 BEAT = 15.0
 """Seconds of silence after which a comment is sent, so that nobody takes it for an end."""
-LOOK = 2.0
+LOOK = 3.0
 """Seconds between two looks at whether the token is still in force."""
 RETRY = b"retry: 1000\n\n"
 """Milliseconds after which a client that was cut off comes back."""

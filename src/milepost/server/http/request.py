@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 from litestar import Request
 
+from milepost.server.asgi import Receive
 from milepost.server.problems import INVALID, Refused
 
 
@@ -16,6 +17,12 @@ class JsonRequest(Request[Any, Any, Any]):
         """The body as what the handler takes."""
         field = self.route_handler.parsed_data_field
         return decoded(await self.body(), Any if field is None else field.annotation)
+
+
+def receive_of(request: JsonRequest) -> Receive:
+    """What a request receives after its body: that its client has gone."""
+    receive: Any = request.receive
+    return receive  # type: ignore[no-any-return]
 
 
 def decoded(body: bytes, wanted: Any) -> Any:

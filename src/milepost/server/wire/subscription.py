@@ -1,7 +1,7 @@
 """Subscriptions as they are asked for."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,8 @@ from milepost.server.wire.place import place_of
 from milepost.server.wire.values import given
 
 Names = str | list[str]
+Whole = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+"""How many of something there may be."""
 
 
 class OrderByProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,7 +31,7 @@ OrderedBy = Literal["stream", "correlation"] | OrderByProperty | None
 class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What follows a failed attempt."""
 
-    attempts: int = Retry.attempts
+    attempts: Whole = Retry.attempts
     """How many there are before the message is parked, the first included."""
     delay: float = Retry.delay
     """Seconds before the second attempt."""
@@ -46,7 +48,7 @@ class CheckpointPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     seconds: float = Checkpoint.seconds
     """So long after the first message that is not written yet."""
-    messages: int = Checkpoint.messages
+    messages: Whole = Checkpoint.messages
     """After so many."""
 
 
@@ -74,17 +76,17 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """Seconds for a delivery, which then counts as failed. Defaults to 30."""
     retry: RetryPolicy | UnsetType = UNSET
     checkpoint: CheckpointPolicy | UnsetType = UNSET
-    window: int | UnsetType = UNSET
+    window: Whole | UnsetType = UNSET
     """How many messages may be open or read ahead. Defaults to 1,000."""
     lease: float | UnsetType = UNSET
     """Seconds after which a server that gave no sign of life is replaced. Defaults to 30."""
-    stall_after: int | UnsetType = UNSET
+    stall_after: Whole | UnsetType = UNSET
     """How many failures in a row, or messages retrying, stop it until one succeeds. Defaults to 1,000."""
-    max_waiting: int | UnsetType = UNSET
+    max_waiting: Whole | UnsetType = UNSET
     """How many messages may wait behind others before it reads no further. Defaults to 100,000."""
-    max_consumers: int | UnsetType | None = UNSET
+    max_consumers: Whole | UnsetType | None = UNSET
     """How many there may be. Defaults to null: as many as come."""
-    max_unrouted: int | UnsetType = UNSET
+    max_unrouted: Whole | UnsetType = UNSET
     """How many messages that nobody wants may be set aside before it reads no further. Defaults to 100,000."""
     keep_done: float | UnsetType | None = UNSET
     """For how many seconds stored messages that are done are kept. Defaults to null: not at all."""
@@ -110,7 +112,7 @@ class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forb
 class SubscriptionChanges(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Settings to change; the others stay. Of one that a program declares only `concurrency` can be set."""
 
-    concurrency: int | UnsetType | None = UNSET
+    concurrency: Whole | UnsetType | None = UNSET
     """How many messages a process handles at once; null is what its program says."""
 
 

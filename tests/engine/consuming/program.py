@@ -1,0 +1,43 @@
+"""A process of its own with a consumer: says what it gets, and does as its arguments say.
+
+`python program.py URL SCHEMA SUBSCRIPTION HOW [WHERE]`: HOW is `ack`, `hold` (takes and does not settle), or
+`die` (ends without a word at a message whose type is `deadly`, and acks the others).
+"""
+
+import asyncio
+import os
+import signal
+import sys
+
+from milepost import Milepost
+from milepost.engine.consuming.consumer import Consumer
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+async def consume(consumer: Consumer, how: str) -> None:
+    async for delivery in consumer:
+        if how == "die" and delivery.message.type == "deadly":
+            os._exit(9)
+        say("got", delivery.position, delivery.attempt)
+        if how != "hold":
+            await delivery.ack()
+
+
+async def main(url: str, schema: str, name: str, how: str, where: str | None = None) -> None:
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    async with Milepost(url, schema=schema) as mp, mp.consumer(name, where=where or None) as consumer:
+        say("standby" if consumer.standby else "owner")
+        consuming = asyncio.create_task(consume(consumer, how))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait([consuming, stopping], return_when=asyncio.FIRST_COMPLETED)
+        consuming.cancel()
+        await asyncio.wait([consuming])
+    say("over")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,281 @@
+"""What is not settled comes again: counted, after the back-off, and parked at the limit."""
+
+import asyncio
+
+import pytest
+
+from engine.consuming.processes import Start
+from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
+from milepost import Milepost, NewMessage, Retry
+from milepost.testing import MilepostDB
+
+QUICK = Retry(attempts=3, delay=0.05, factor=1, jitter=0)
+
+
+class TestTimeOut:
+    async def test_it_counts_and_waits_and_is_parked_at_the_limit(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", timeout=0.1, retry=QUICK)
+        await orders(mp, 1)
+        async with mp.consumer("shipping") as consumer:
+            assert [(await take(consumer, 1))[0].attempt for _ in range(3)] == [1, 2, 3]
+            await until(lambda: _parked(mp, 1))
+            statistics = consumer.statistics()
+            assert (statistics.timed_out, statistics.last_error) == (3, "timed out")
+        [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
+        assert (parked.reason, parked.attempts, parked.consumer) == ("timed out", 3, consumer.name)
+
+    async def test_with_a_grain_finer_than_a_second(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", timeout=0.02, retry=Retry(delay=0, jitter=0))
+        await orders(mp, 1)
+        async with mp.consumer("shipping") as consumer:
+            async with asyncio.timeout(1):
+                assert [(await take(consumer, 1))[0].attempt for _ in range(5)] == [1, 2, 3, 4, 5]
+
+    async def test_another_consumer_gets_it(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", timeout=0.2, retry=Retry(delay=0, jitter=0))
+        await orders(mp, 1)
+        async with mp.consumer("shipping", capacity=1) as stuck:
+            await take(stuck, 1)
+            async with mp.consumer("shipping", priority=1) as other:
+                assert [(each.position, each.attempt) for each in await take(other, 1)] == [(1, 2)]
+
+    async def test_what_a_busy_consumer_has_not_looked_at_is_no_attempt(self, mp: Milepost) -> None:
+        """It has room for ten and time for one: the others go to whoever has time, as good as new."""
+        await mp.create_subscription("shipping", timeout=0.3, retry=Retry(delay=60))
+        await orders(mp, 10)
+        async with mp.consumer("shipping", capacity=10) as busy:
+            [one] = await take(busy, 1)
+            await one.extend(3600)
+            async with mp.consumer("shipping", capacity=10) as other:
+                given = await take(other, 5)
+                assert {each.attempt for each in given} == {1}
+            await one.ack()
+            assert {each.attempt for each in await take(busy, 9)} == {1}
+        assert [each async for each in mp.manage("shipping").deliveries()] == []
+
+    async def test_the_time_begins_when_a_consumer_looks_at_it(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", timeout=1, retry=Retry(delay=60))
+        await orders(mp, 4)
+        async with mp.consumer("shipping") as slow:
+            for _ in range(4):
+                # Together they take longer than the time-out, and each alone does not.
+                [delivery] = await take(slow, 1)
+                await asyncio.sleep(0.4)
+                await delivery.ack()
+        assert (await mp.manage("shipping").info()).retrying == 0
+
+
+async def _parked(mp: Milepost, count: int) -> bool:
+    return (await mp.manage("shipping").info()).parked == count
+
+
+async def test_a_lost_consumer_is_an_attempt(mp: Milepost) -> None:
+    """As a server finds it when a connection breaks."""
+    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05, jitter=0), timeout=3600)
+    await orders(mp, 2)
+    for attempt in (1, 2):
+        async with mp.consumer("shipping", capacity=1) as consumer:
+            [delivery] = await take(consumer, 1)
+            assert (delivery.position, delivery.attempt) == (1, attempt)
+            consumer.desk.lose_consumer(consumer, "consumer lost")
+    await until(lambda: _parked(mp, 1))
+    [parked] = [each async for each in mp.manage("shipping").deliveries()]
+    assert (parked.position, parked.reason, parked.consumer) == (1, "consumer lost", consumer.name)
+    async with mp.consumer("shipping") as consumer:
+        assert [(each.position, each.attempt) for each in await take(consumer, 1)] == [(2, 1)]
+
+
+@pytest.mark.timeout(110)
+async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are_not(
+    mp: Milepost, start: Start
+) -> None:
+    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05), lease=1)
+    for n in range(10):
+        await mp.append(f"order-{n}", NewMessage("deadly" if n == 5 else "placed"))
+    crashes = 0
+    process = start("die")
+    async with asyncio.timeout(100):
+        while not await _parked(mp, 1):
+            if process.is_over:
+                crashes += 1
+                process = start("die")
+            await asyncio.sleep(0.02)
+    got = {position for each in start.started for position in each.got}
+    await until(lambda: {p for each in start.started for p in each.got} == set(range(1, 11)) - {6})
+    assert 6 not in got
+    [parked] = [each async for each in mp.manage("shipping").deliveries()]
+    assert (parked.position, parked.attempts) == (6, 2)
+    assert parked.reason == "its process vanished in 2 attempts"
+    assert parked.consumer is not None
+
+
+async def test_a_message_that_kills_its_process_is_alone_in_it_over_all_subscriptions(
+    mp: Milepost, start: Start
+) -> None:
+    """What another subscription has in the same process is not blamed."""
+    for name in ("shipping", "billing"):
+        await mp.create_subscription(name, retry=Retry(attempts=2, delay=0.05), lease=1)
+    await mp.append("order-1", NewMessage("placed"))
+    async with mp.consumer("shipping") as first, mp.consumer("billing") as second:
+        [suspect], [other] = await take(first, 1), await take(second, 1)
+        solitude = first.desk._solitude
+        assert solitude is second.desk._solitude
+        await other.ack()
+        solitude.wants(first.desk.handing, True)
+        assert solitude.permits(first.desk.handing)
+        assert not solitude.permits(second.desk.handing)
+        await mp.append("order-1", NewMessage("placed"))
+        assert await is_dry(second)
+        await suspect.ack()
+        solitude.wants(first.desk.handing, False)
+        assert await ack(await take(second, 1)) == [2]
+
+
+class TestParked:
+    async def test_everything_is_said_of_it(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", retry=Retry.never)
+        await orders(mp, 1)
+        async with mp.consumer("shipping") as consumer:
+            async with (await take(consumer, 1))[0]:
+                raise ValueError("no such address")
+            await until(lambda: _parked(mp, 1))
+        [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
+        assert (parked.reason, parked.attempts, parked.total) == ("ValueError: no such address", 1, 1)
+        assert "Traceback" in parked.error
+        assert parked.consumer == consumer.name
+        assert parked.message is not None
+        assert parked.message.time <= parked.since
+
+    async def test_retried_ones_go_before_new_messages_and_stay_safe_until_settled(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        await orders(mp, 3)
+        async with mp.consumer("shipping", capacity=1) as consumer:
+            for _ in range(3):
+                await (await take(consumer, 1))[0].park("odd")
+            await until(lambda: _parked(mp, 3))
+            await orders(mp, 20)
+            held = await take(consumer, 1)
+            assert held[0].position == 4
+            assert (await mp.manage("shipping").retry(all=True)).moved == 3
+            await until(lambda: _parked(mp, 0))
+            await until(lambda: _are_loaded(consumer, 3))
+            await ack(held)
+            assert [(await take(consumer, 1))[0].position] == [1]
+            # While it is tried again, it still has its row.
+            rows = {each.position: str(each.state) async for each in mp.manage("shipping").deliveries()}
+            assert rows[1] == "retrying"
+        async with mp.consumer("shipping", capacity=1) as consumer:
+            found = []
+            for _ in range(22):
+                found += await ack(await take(consumer, 1))
+            assert found == [1, 2, 3, *range(5, 24)]
+
+    async def test_one_several_up_to_a_position_and_at_most_so_many(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        await orders(mp, 10)
+        managed = mp.manage("shipping")
+        async with mp.consumer("shipping") as consumer:
+            for delivery in await take(consumer, 10):
+                await delivery.park("odd")
+            await until(lambda: _parked(mp, 10))
+            assert (await managed.retry([3])).moved == 1
+            assert await ack(await take(consumer, 1)) == [3]
+            assert (await managed.skip([1, 2])).moved == 2
+            assert (await managed.retry(up_to=6)).moved == 3
+            assert sorted(await ack(await take(consumer, 3))) == [4, 5, 6]
+            assert (await managed.retry(all=True, limit=2)).moved == 2
+            assert sorted(await ack(await take(consumer, 2))) == [7, 8]
+            await until(lambda: _parked(mp, 2))
+            assert await is_dry(consumer)
+
+    async def test_the_attempts_of_a_retried_one_are_counted_anew(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0, jitter=0))
+        await orders(mp, 1)
+        async with mp.consumer("shipping") as consumer:
+            for _ in range(2):
+                assert [(await take(consumer, 1))[0].attempt] == [1]
+                break
+        async with mp.consumer("shipping") as consumer:
+            for attempt in (1, 2):
+                [delivery] = await take(consumer, 1)
+                assert delivery.attempt == attempt
+                await delivery.retry()
+            await until(lambda: _parked(mp, 1))
+            await mp.manage("shipping").retry(all=True)
+            [delivery] = await take(consumer, 1)
+            assert delivery.attempt == 1
+            await delivery.retry()
+            await take(consumer, 1)
+        [row] = [each async for each in mp.manage("shipping").deliveries()]
+        assert row.total == 3
+
+    async def test_a_thousand_retried_at_once_are_loaded_some_at_a_time(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", window=40)
+        await orders(mp, 300)
+        async with taking(mp, "shipping", lambda delivery: delivery.park("odd")):
+            await until(lambda: _parked(mp, 300))
+        async with mp.consumer("shipping", capacity=5) as consumer:
+            await mp.manage("shipping").retry(all=True)
+            most, found = 0, []
+            while len(found) < 300:
+                found += await ack(await take(consumer, 1))
+                owned = consumer.desk.owned
+                assert owned is not None
+                most = max(most, len(owned.lane._board.rows))
+            assert found == list(range(1, 301))
+            assert most <= 60
+
+
+def _are_loaded(consumer: object, count: int) -> bool:
+    owned = consumer.desk.owned  # type: ignore[attr-defined]
+    return owned is not None and len(owned.lane._board.rows) == count
+
+
+async def test_the_back_off_goes_by_the_databases_clock(milepost_db: MilepostDB) -> None:
+    mp = milepost_db.use(Milepost("postgresql://nowhere"))
+    async with mp:
+        await mp.create_subscription("shipping", retry=Retry(delay=300, jitter=0))
+        await orders(mp, 1)
+        async with mp.consumer("shipping") as consumer:
+            await (await take(consumer, 1))[0].retry()
+            await until(lambda: _is_retrying(mp))
+            assert await is_dry(consumer)
+            await milepost_db.advance(301)
+            assert [(await take(consumer, 1))[0].attempt] == [2]
+
+
+async def _is_retrying(mp: Milepost) -> bool:
+    return (await mp.manage("shipping").info()).retrying == 1
+
+
+async def test_when_everything_fails_it_stalls_and_goes_on_after_a_success(
+    mp: Milepost, caplog: pytest.LogCaptureFixture
+) -> None:
+    await mp.create_subscription("shipping", stall_after=5, retry=Retry(delay=0.2, factor=1, jitter=0))
+    await orders(mp, 50)
+    well = asyncio.Event()
+    seen: set[int] = set()
+
+    async def handle(delivery: object) -> None:
+        if well.is_set():
+            await delivery.ack()  # type: ignore[attr-defined]
+            seen.add(delivery.position)  # type: ignore[attr-defined]
+        else:
+            await delivery.retry(reason="the carrier is down")  # type: ignore[attr-defined]
+
+    async with taking(mp, "shipping", handle, capacity=5):
+        await until(lambda: _status(mp, "stalled"))
+        info = await mp.manage("shipping").info()
+        assert info.last_error == "the carrier is down"
+        # Only some have failed: the log has not become a heap of rows.
+        assert info.retrying < 20
+        well.set()
+        async with asyncio.timeout(PATIENCE):
+            await until(lambda: len(seen) == 50)
+        await until(lambda: _status(mp, "running"))
+    assert "stalled" in caplog.text
+    assert "goes on: a message succeeded again" in caplog.text
+
+
+async def _status(mp: Milepost, status: str) -> bool:
+    return (await mp.manage("shipping").info()).status == status

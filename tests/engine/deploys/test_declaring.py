@@ -1,0 +1,114 @@
+"""What happens when a program declares something else, where two processes are of no use to see it."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from milepost import Context, Message, Milepost, NewMessage, Park
+from milepost.dispatch import Cursor, Exchange, Tally, Write
+from milepost.engine import declaring
+from milepost.events import DefinitionChanged
+from milepost.progress.protocol import Definition, RowPlace
+from support import Connection, MakeMilepost, qualified
+
+
+def shop(mp: Milepost, told: list[str] | None = None, **options: Any) -> Milepost:
+    @mp.subscription("orders", category="s", **{"lanes": 2, **options})
+    async def handle(message: Message[Any], context: Context) -> None:
+        if message.type == "odd":
+            raise Park("odd")
+
+    if told is not None:
+
+        @mp.on_event
+        def hear(event: DefinitionChanged) -> None:
+            told.append(event.change)
+
+    return mp
+
+
+async def test_a_change_is_told_when_it_is_in_force(make_mp: MakeMilepost) -> None:
+    told: list[str] = []
+    async with shop(make_mp()).running(grace=5):
+        async with shop(make_mp(), told, lanes=3, where="n > 1").running(grace=5), asyncio.timeout(20):
+            while not told:
+                await asyncio.sleep(0.02)
+    assert len(told) == 1
+    assert told[0].startswith(
+        "filter changed: it selected everything and now selects n > 1; lanes changed from 2 to 3"
+    )
+
+
+async def test_declaring_and_a_transaction_that_wait_for_each_other(mp: Milepost, database_url: str) -> None:
+    """It fences a lane that a handler's transaction holds, which then counts a failure: one of both is ended."""
+    progress = mp.services.progress
+    await progress.open()
+    before = Definition(group="g", name="s", lanes=1, selects="a", orders="stream", start=Cursor(0))
+    [opened] = await progress.declare([before])
+    [held] = await progress.take(opened.id, [0])
+    write: Exchange[Any] = Exchange(0.0, Write(Cursor(5), (), Tally(1)), None)
+    count = qualified("update {}.subscriptions set streak = 1", mp)
+    async with await Connection.connect(database_url) as connection:
+        await progress.exchange(held, write, stall_after=10, on_park="block", connection=connection)
+        after = Definition(group="g", name="s", lanes=1, selects="b", orders="stream", start=Cursor(0))
+        changing = asyncio.create_task(progress.declare([after]))
+        await until_waiting(mp)
+        await connection.execute(count.encode())
+        await connection.commit()
+    [changed] = await asyncio.wait_for(changing, 20)
+    assert changed.number == 2
+    assert changed.changed == "selection changed: it selected a and now selects b, from position 5 on"
+
+
+async def until_waiting(mp: Milepost) -> None:
+    """Until somebody waits for a lock in the test's schema."""
+    schema = mp.settings["schema"].value
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like %(query)s"
+    async with asyncio.timeout(20):
+        while (await mp.log.database.execute(waiting, {"query": f"%{schema}%declare%"}))[0][0] == 0:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_barrier_stays_up_however_many_rows_there_are(
+    make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They get their new keys some at a time, which may take longer than a barrier stands by itself."""
+    monkeypatch.setattr(declaring, "RENEW", 0.0)
+    async with shop(make_mp(), on_park="continue") as old:
+        await old.append_many({f"s-{n}": [NewMessage("odd")] for n in range(50)})
+        await old.run_until_idle()
+    expire = qualified("update {}.subscriptions set barrier_until = barrier_until - interval '9 seconds'", old)
+    places = declaring.RowPlaces.__call__
+
+    async def slowly(self: declaring.RowPlaces, positions: Sequence[int]) -> list[RowPlace]:
+        await new.log.database.execute(expire, {})
+        await asyncio.sleep(0.6)
+        return await places(self, positions)
+
+    monkeypatch.setattr("milepost.progress.postgresql.ROWS", 10)
+    monkeypatch.setattr(declaring.RowPlaces, "__call__", slowly)
+    async with shop(make_mp(), on_park="continue", lanes=5) as new:
+        await new.run_until_idle()
+        info = await new.manage("orders").info()
+    assert (len(info.lanes), info.parked) == (5, 50)
+
+
+async def test_a_program_that_has_both_names_has_two_subscriptions(make_mp: MakeMilepost) -> None:
+    def named(mp: Milepost, **names: str | None) -> Milepost:
+        for name, before in names.items():
+
+            @mp.subscription(name, category="s", lanes=1, renamed_from=before)
+            async def handle(message: Message[Any]) -> None: ...
+
+        return mp
+
+    async with named(make_mp(), old=None) as first:
+        await first.append("s-1", NewMessage("a"))
+        await first.run_until_idle()
+    for _ in range(2):
+        async with named(make_mp(), new="old", old=None) as second:
+            await second.run_until_idle()
+            found = {info.name: info.lag.positions for info in await second.subscriptions()}
+    assert found == {"new": 0, "old": 0}

@@ -1,0 +1,730 @@
+"""Pulling and settling: what is claimed, by whom, for how long, and how it ends."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.pulling import Clock, Jobs, positions
+from milepost import (
+    MemoryProgress,
+    Message,
+    Milepost,
+    MilepostError,
+    NewMessage,
+    Retry,
+    TooLarge,
+    UnknownSubscription,
+    by_property,
+)
+from milepost.engine.pulling import puller, scanning, turn
+from support import MakeMilepost
+
+
+@pytest.fixture
+async def jobs(mp: Milepost) -> Jobs:
+    return await Jobs.create(mp)
+
+
+@pytest.fixture
+def clock(mp: Milepost) -> Clock:
+    return Clock(mp)
+
+
+class TestPulling:
+    async def test_what_a_delivery_says(self, jobs: Jobs) -> None:
+        await jobs.mp.append("job-1", NewMessage("sent", {"to": "a"}, properties={"n": 1}))
+        [task] = await jobs.pull(timeout=60)
+        assert (task.message.stream, task.message.type, task.message.data) == ("job-1", "sent", {"to": "a"})
+        assert (task.position, task.attempt, task.replay) == (1, 1, False)
+        assert len(task.token) > 32
+        [row] = await jobs.rows()
+        assert (row.state, row.attempts, row.key) == ("running", 0, None)
+        assert 59 < (task.expires - row.since).total_seconds() <= 60.1
+
+    async def test_a_limit_and_then_the_rest(self, jobs: Jobs) -> None:
+        appended = await jobs.append(5)
+        first = await jobs.pull(limit=3)
+        second = await jobs.pull(limit=3)
+        assert (positions(first), positions(second)) == (appended[:3], appended[3:])
+        assert (first.more, second.more) == (True, False)
+        assert await jobs.pull() == ()
+
+    async def test_slices_are_what_can_be_settled(self, jobs: Jobs) -> None:
+        await jobs.append(5)
+        tasks = await jobs.pull()
+        result = await jobs.settle(ack=tasks[:3], retry=tasks[3:])
+        assert (result.moved, result.refused) == (tuple(tasks), ())
+        assert await jobs.states() == {4: "retrying", 5: "retrying"}
+
+    async def test_only_what_is_selected(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, types=["mail.*"], where="size > 10")
+        for category, type_, size in [
+            ("job", "mail.sent", 11),
+            ("jobs", "mail.sent", 11),
+            ("job", "letter.sent", 11),
+            ("job", "mail.sent", 10),
+            ("job", "mail.read", 99),
+        ]:
+            await mp.append(f"{category}-1", NewMessage(type_, properties={"size": size}))
+        assert positions(await jobs.pull()) == [1, 5]
+
+    async def test_a_pull_scans_a_bounded_part_and_says_that_there_is_more(
+        self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(turn, "ROUNDS", 2)
+        monkeypatch.setattr("milepost.log.reader.FIRST_SPAN", 3)
+        monkeypatch.setattr("milepost.log.reader.MAX_SPAN", 3)
+        jobs = await Jobs.create(mp, category=None, types="wanted")
+        await jobs.append(12)
+        await mp.append("job-1", NewMessage("wanted"))
+        seen = [(len(tasks), tasks.more) for tasks in [await jobs.pull() for _ in range(4)]]
+        assert seen == [(0, True), (0, True), (1, False), (0, False)]
+
+    async def test_waiting_goes_on_scanning(self, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(turn, "ROUNDS", 1)
+        monkeypatch.setattr("milepost.log.reader.FIRST_SPAN", 3)
+        monkeypatch.setattr("milepost.log.reader.MAX_SPAN", 3)
+        jobs = await Jobs.create(mp, category=None, types="wanted")
+        await jobs.append(12)
+        await mp.append("job-1", NewMessage("wanted"))
+        assert positions(await jobs.pull(wait=20)) == [13]
+
+    async def test_the_messages_of_one_pull_have_a_bounded_size_together(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        large = "x" * 900_000
+        for _ in range(12):
+            await mp.append("job-1", NewMessage("sent", large))
+        first, second, third = [await jobs.pull() for _ in range(3)]
+        assert (positions(first), positions(second), positions(third)) == (
+            list(range(1, 11)),
+            [11, 12],
+            [],
+        )
+        assert first.more
+        await jobs.settle(retry=[*first, *second], after=0)
+        again = await jobs.pull()
+        assert positions(again) == list(range(1, 11))
+        assert again.more
+
+    async def test_one_message_at_least(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(puller, "PAGE_BYTES", 1)
+        await jobs.append(3)
+        first = await jobs.pull()
+        assert positions(first) == [1]
+        await jobs.settle(retry=first, after=0)
+        assert positions(await jobs.pull()) == [1]
+        assert positions(await jobs.pull()) == [2]
+
+    async def test_what_commits_late_is_not_passed(
+        self, jobs: Jobs, make_mp: MakeMilepost, database_url: str
+    ) -> None:
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(database_url) as slow:
+            await jobs.mp.append("job-slow", NewMessage("sent"), connection=slow)
+            await jobs.append(3)
+            assert await jobs.pull() == ()
+            await slow.commit()
+        assert positions(await jobs.pull()) == [1, 2, 3, 4]
+
+    async def test_two_subscriptions_are_independent(self, mp: Milepost) -> None:
+        one, other = await Jobs.create(mp, "one"), await Jobs.create(mp, "other")
+        await one.append(4)
+        assert positions(await one.pull()) == [1, 2, 3, 4]
+        assert await other.drain() == [1, 2, 3, 4]
+        assert set((await one.states()).values()) == {"running"}
+
+    async def test_it_begins_where_it_is_told_to(self, mp: Milepost) -> None:
+        await Jobs(mp).append(3)
+        jobs = await Jobs.create(mp, start="now")
+        await jobs.append(2)
+        assert await jobs.drain() == [4, 5]
+
+    async def test_now_leaves_out_what_is_visible_beyond_an_open_append(
+        self, mp: Milepost, make_mp: MakeMilepost, database_url: str
+    ) -> None:
+        import psycopg
+
+        async with await psycopg.AsyncConnection.connect(database_url) as slow:
+            await mp.append("job-slow", NewMessage("sent"), connection=slow)
+            await Jobs(mp).append(2)
+            jobs = await Jobs.create(mp, start="now", ordered_by="stream")
+            await jobs.append(2)
+            await slow.commit()
+        assert positions(await jobs.pull(limit=1)) == [1]
+        async with make_mp() as other:
+            assert await Jobs(other).drain() == [4, 5]
+
+    async def test_a_message_that_is_no_longer_in_the_log_is_parked(self, jobs: Jobs) -> None:
+        await jobs.append(3)
+        tasks = await jobs.pull()
+        await jobs.settle(retry=tasks, after=0)
+        await jobs.execute('delete from {}.messages where "position" = 2')
+        assert positions(await jobs.pull()) == [1, 3]
+        [parked] = await jobs.rows(state="parked")
+        assert (parked.position, parked.reason) == (2, "its message is no longer in the log")
+
+
+class TestWhoMayPull:
+    async def test_one_that_is_unknown(self, mp: Milepost) -> None:
+        with pytest.raises(UnknownSubscription, match="default/emails.*create_subscription"):
+            await mp.pull("emails")
+
+    async def test_one_that_was_deleted(self, jobs: Jobs) -> None:
+        await jobs.append(2)
+        tasks = await jobs.pull()
+        await jobs.managed.delete()
+        with pytest.raises(UnknownSubscription):
+            await jobs.pull()
+        assert (await jobs.settle(ack=tasks)).refused == tuple(tasks)
+
+    async def test_one_with_handlers(self, mp: Milepost) -> None:
+        @mp.subscription("invoices", category="job")
+        async def handle(message: Message[Any]) -> None: ...
+
+        await mp.run_until_idle()
+        with pytest.raises(MilepostError, match='has handlers.*create another subscription, with tracking="all"'):
+            await mp.pull("invoices")
+
+    async def test_one_for_consumers(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", category="job")
+        with pytest.raises(MilepostError, match=r'is for consumers: use mp\.consumer\("shipping"\)'):
+            await mp.pull("shipping")
+
+    async def test_of_another_group(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(1)
+        async with make_mp(group="others") as other:
+            with pytest.raises(UnknownSubscription):
+                await other.pull("emails")
+            assert len(await other.pull("default/emails")) == 1
+
+    async def test_progress_has_to_be_in_postgresql(self, make_mp: MakeMilepost) -> None:
+        async with make_mp(progress=MemoryProgress()) as mp:
+            with pytest.raises(MilepostError, match="outside of PostgreSQL"):
+                await mp.pull("emails")
+            with pytest.raises(MilepostError, match="outside of PostgreSQL"):
+                await mp.settle(ack="1-1-" + "0" * 32)
+
+    @pytest.mark.parametrize(
+        "options",
+        [{"limit": 0}, {"limit": 10_001}, {"wait": -1}, {"wait": 3601}, {"timeout": 0}, {"limit": True}],
+    )
+    async def test_wrong_values(self, jobs: Jobs, options: dict[str, Any]) -> None:
+        with pytest.raises(ValueError, match=f"{next(iter(options))}: .* wanted"):
+            await jobs.pull(**options)
+
+    async def test_a_function_cannot_be_stored(self, mp: Milepost) -> None:
+        from milepost import by_function
+
+        with pytest.raises(ValueError, match="function"):
+            await Jobs.create(mp, ordered_by=by_function(lambda message: 1))
+        with pytest.raises(ValueError, match="rules"):
+            await Jobs.create(mp, retry=Retry(rules={ValueError: Retry.never}))
+
+
+class TestClaims:
+    async def test_each_goes_to_one_puller(self, jobs: Jobs, make_mp: MakeMilepost) -> None:
+        await jobs.append(250)
+        async with make_mp() as second, make_mp() as third:
+            others = [Jobs(each) for each in (second, third)]
+            pulled = await asyncio.gather(*(each.pull(limit=30) for each in [jobs, *others] * 3))
+        got = [position for tasks in pulled for position in positions(tasks)]
+        assert len(got) == len(set(got)) == 250
+
+    async def test_a_late_settlement_is_refused(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(2)
+        [late, other] = await jobs.pull(timeout=30)
+        await clock.advance(31)
+        assert await jobs.pull() == ()
+        [row, _] = await jobs.rows(state="retrying")
+        assert (row.attempts, row.total) == (1, 1)
+        assert row.reason.startswith("its claim expired: ")
+        assert (await jobs.settle(ack=late)).refused == (late,)
+        assert (await jobs.settle(extend=other)).refused == (other,)
+        await clock.advance(10)
+        again = await jobs.pull()
+        assert [(task.position, task.attempt) for task in again] == [(1, 2), (2, 2)]
+        assert (await jobs.settle(ack=[late, *again])).refused == (late,)
+        assert await jobs.rows() == []
+
+    async def test_one_that_nobody_has_noticed_is_not(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(1)
+        tasks = await jobs.pull(timeout=30)
+        await clock.advance(31)
+        assert (await jobs.settle(ack=tasks)).moved == tuple(tasks)
+
+    async def test_extending(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(2)
+        [longer, lost] = await jobs.pull(timeout=30)
+        assert (await jobs.settle(extend=[longer], timeout=100)).moved == (longer,)
+        await clock.advance(31)
+        await jobs.pull()
+        assert (await jobs.settle(ack=[longer, lost])).refused == (lost,)
+
+    async def test_the_subscription_says_how_long(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, timeout=5)
+        await jobs.append(1)
+        [task] = await jobs.pull()
+        await clock.advance(4)
+        await jobs.settle(extend=task)
+        await clock.advance(4)
+        assert await jobs.pull() == ()
+        assert await jobs.states() == {1: "running"}
+        await clock.advance(2)
+        assert await jobs.pull() == ()
+        assert await jobs.states() == {1: "retrying"}
+
+    async def test_an_expired_claim_ends_in_parked_at_the_limit(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, retry=Retry(attempts=3, delay=1, jitter=0))
+        await jobs.append(1)
+        for attempt in (1, 2, 3):
+            [task] = await jobs.pull(timeout=10)
+            assert task.attempt == attempt
+            await clock.advance(11)
+            assert await jobs.pull() == ()
+            await clock.advance(10)
+        [row] = await jobs.rows()
+        assert (row.state, row.attempts, row.due) == ("parked", 3, None)
+        assert row.consumer is not None
+        assert row.consumer in row.reason
+
+    async def test_the_wait_between_attempts_is_the_policys(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, retry=Retry(attempts=4, delay=10, factor=3, max_delay=50, jitter=0))
+        await jobs.append(1)
+        for wait in (10, 30, 50):
+            [task] = await jobs.pull(timeout=1000)
+            await jobs.settle(retry=task)
+            [row] = await jobs.rows()
+            assert row.due is not None
+            assert (row.due - row.since).total_seconds() == pytest.approx(wait, abs=0.1)
+            await clock.advance(wait - 1)
+            assert await jobs.pull() == ()
+            await clock.advance(1)
+        [task] = await jobs.pull()
+        await jobs.settle(retry=task)
+        assert await jobs.states() == {1: "parked"}
+
+    async def test_hostile_tokens_are_refused(self, jobs: Jobs) -> None:
+        await jobs.append(1)
+        [task] = await jobs.pull()
+        subscription, position, claim = task.token.split("-")
+        hostile = [
+            "",
+            "x",
+            "1-1",
+            "0-0-" + "0" * 32,
+            f"{subscription}-{position}-{'0' * 32}",
+            f"{subscription}-{position}-{claim.upper()}",
+            f"{subscription}-{position}-{claim}\n",
+            f"{subscription}-{int(position) + 1}-{claim}",
+            f"{int(subscription) + 1}-{position}-{claim}",
+            f"{'9' * 40}-{position}-{claim}",
+            f"{subscription}-٣-{claim}",
+            "'; drop schema public; --",
+            "\0",
+            "\ud800",
+        ]
+        result = await jobs.settle(ack=hostile)
+        assert (result.moved, result.refused) == ((), tuple(hostile))
+        assert await jobs.states() == {1: "running"}
+        assert (await jobs.settle(ack=[task.token])).moved == (task.token,)
+
+
+class TestSettling:
+    async def test_every_outcome(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(5)
+        ack, retry, park, skip, extend = tasks = await jobs.pull()
+        result = await jobs.settle(
+            ack=ack, retry=[retry.token], park={park: "no address"}, skip=(skip,), extend=[extend]
+        )
+        assert set(result.moved) == {ack, retry.token, park, skip, extend}
+        assert await jobs.states() == {2: "retrying", 3: "parked", 5: "running"}
+        [parked] = await jobs.rows(state="parked")
+        assert (parked.reason, parked.attempts, parked.total) == ("no address", 1, 1)
+        again = await jobs.settle(ack=tasks[:4])
+        assert (again.moved, again.refused) == ((), tuple(tasks[:4]))
+
+    async def test_a_reason_may_be_an_exception(self, jobs: Jobs) -> None:
+        await jobs.append(2)
+        one, other = await jobs.pull()
+        await jobs.settle(retry={one: _raised("no \0 such \ud800 address")}, park=other, reason="given up")
+        retrying, parked = await jobs.rows()
+        assert retrying.reason == "ValueError: no  such ? address"
+        assert "Traceback" in retrying.error
+        assert "raise ValueError" in retrying.error
+        assert (parked.reason, parked.error) == ("given up", "")
+
+    async def test_after_is_when_they_come_again(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(2)
+        await jobs.settle(retry=await jobs.pull(), after=100)
+        await clock.advance(99)
+        assert await jobs.pull() == ()
+        await clock.advance(2)
+        tasks = await jobs.pull()
+        assert [task.attempt for task in tasks] == [2, 2]
+        await jobs.settle(retry=tasks, after=0)
+        assert len(await jobs.pull()) == 2
+
+    async def test_nothing_to_settle(self, mp: Milepost) -> None:
+        result = await mp.settle(ack=[], retry=())
+        assert (result.moved, result.refused) == ((), ())
+
+    async def test_the_same_twice(self, jobs: Jobs) -> None:
+        await jobs.append(1)
+        [task] = await jobs.pull()
+        with pytest.raises(ValueError, match="position 1 is in ack and retry"):
+            await jobs.settle(ack=task, retry=task.token)
+        result = await jobs.settle(ack=[task, task.token, task])
+        assert result.moved == (task, task.token, task)
+
+    async def test_of_several_subscriptions_at_once(self, mp: Milepost) -> None:
+        one, other = await Jobs.create(mp, "one"), await Jobs.create(mp, "other", ordered_by="stream")
+        await one.append(3)
+        tasks = [*await one.pull(), *await other.pull()]
+        result = await one.settle(ack=tasks[::-1])
+        assert len(result.moved) == 4
+        assert await one.states() == {}
+        assert await other.states() == {2: "waiting", 3: "waiting"}
+
+    async def test_wrong_values(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+        await jobs.append(3)
+        tasks = await jobs.pull()
+        with pytest.raises(TypeError, match="ack: a delivery or its token is wanted, not 7"):
+            await jobs.settle(ack=[7])
+        with pytest.raises(ValueError, match="after: .* wanted"):
+            await jobs.settle(retry=tasks, after=-1)
+        with pytest.raises(ValueError, match="timeout: .* wanted"):
+            await jobs.settle(extend=tasks, timeout=0)
+        monkeypatch.setattr("milepost.engine.pulling.settling.MOST", 2)
+        with pytest.raises(TooLarge, match="more than 2"):
+            await jobs.settle(ack=tasks)
+        assert len((await jobs.settle(ack=tasks[:2])).moved) == 2
+
+    async def test_done_ones_are_kept_for_as_long_as_it_says(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, keep_done=60)
+        await jobs.append(3)
+        one, two, three = await jobs.pull()
+        await jobs.settle(ack=[one, two], skip=three)
+        assert await jobs.states() == {1: "done", 2: "done", 3: "done"}
+        [row] = [row for row in await jobs.rows() if row.position == 1]
+        assert (row.attempts, row.total, row.waiting_behind) == (1, 1, None)
+        assert [traced.state for traced in await mp.trace("job-1")] == ["done"] * 3
+        assert (await jobs.managed.retry([1])).refused == {1: "it is done"}
+        await clock.advance(59)
+        await jobs.pull()
+        assert len(await jobs.rows()) == 3
+        await clock.advance(2)
+        await jobs.pull()
+        assert await jobs.rows() == []
+
+    async def test_what_was_kept_goes_some_at_a_time(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, keep_done=1)
+        await jobs.append(1200)
+        await jobs.settle(ack=await jobs.pull(limit=2000))
+        await clock.advance(2)
+        await jobs.pull()
+        assert await jobs.managed.count_deliveries() == 200
+        await jobs.pull()
+        assert await jobs.managed.count_deliveries() == 0
+
+
+def _raised(text: str) -> ValueError:
+    """An error as it is caught."""
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 - it is this one
+        raise ValueError(text)
+    return caught.value
+
+
+class TestOrder:
+    async def test_one_of_a_key_at_a_time(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(3, "job-a")
+        await jobs.append(3, "job-b")
+        for batch in ([1, 4], [2, 5], [3, 6]):
+            tasks = await jobs.pull()
+            assert positions(tasks) == batch
+            assert await jobs.pull() == ()
+            await jobs.settle(ack=tasks)
+        assert await jobs.rows() == []
+
+    async def test_by_a_property(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by=by_property("customer"))
+        for number, customer in enumerate([1, 2, 1, "1"]):
+            await mp.append(f"job-{number}", NewMessage("sent", properties={"customer": customer}))
+        assert positions(await jobs.pull()) == [1, 2, 4]
+
+    async def test_a_limit_leaves_no_gap(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.spread(10)
+        await jobs.append(1, "job-0")
+        first = await jobs.pull(limit=4)
+        second = await jobs.pull(limit=20)
+        assert (positions(first), positions(second)) == ([1, 2, 3, 4], [5, 6, 7, 8, 9, 10])
+        await jobs.settle(ack=[*first, *second])
+        assert positions(await jobs.pull()) == [11]
+
+    async def test_a_retrying_one_holds_its_key(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(2)
+        await jobs.settle(retry=await jobs.pull(), after=10)
+        await jobs.append(1)
+        assert await jobs.pull() == ()
+        await clock.advance(11)
+        assert await jobs.drain() == [1, 2, 3]
+
+    async def test_a_parked_one_blocks_its_key_until_a_person_decides(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="block")
+        await jobs.append(2)
+        await jobs.settle(park=await jobs.pull())
+        await jobs.append(1)
+        assert await jobs.pull() == ()
+        assert await jobs.states() == {1: "parked", 2: "waiting", 3: "waiting"}
+        await jobs.managed.skip([1])
+        assert await jobs.drain() == [2, 3]
+
+    async def test_or_lets_it_go_on(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="continue")
+        await jobs.append(3)
+        await jobs.settle(park=await jobs.pull())
+        assert await jobs.drain() == [2, 3]
+        assert await jobs.states() == {1: "parked"}
+
+    async def test_a_parked_one_that_is_retried_holds_its_key_again(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="continue")
+        await jobs.append(3)
+        await jobs.settle(park=await jobs.pull())
+        [second] = await jobs.pull()
+        await jobs.managed.retry([1])
+        # One of a key at a time: the second is out already.
+        assert await jobs.pull() == ()
+        await jobs.settle(ack=second)
+        assert positions(await jobs.pull()) == [1]
+        assert await jobs.heads() == {"job-1": 1}
+
+    async def test_it_goes_before_one_that_waits(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="continue")
+        await jobs.append(3)
+        await jobs.settle(park=await jobs.pull())
+        assert await jobs.heads() == {"job-1": 2}
+        await jobs.managed.retry([1])
+        assert await jobs.heads() == {"job-1": 1}
+        assert await jobs.drain() == [1, 2, 3]
+
+    async def test_skipping_what_waits_changes_nothing_for_the_others(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(4)
+        [first] = await jobs.pull()
+        await jobs.managed.skip([2, 4])
+        assert await jobs.pull() == ()
+        await jobs.settle(ack=first)
+        assert await jobs.drain() == [3]
+        assert await jobs.states() == {2: "skipped", 4: "skipped"}
+
+    async def test_one_that_expires_at_the_limit_frees_its_key(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="continue", retry=Retry(attempts=1))
+        await jobs.append(2)
+        await jobs.pull(timeout=5)
+        await clock.advance(6)
+        assert positions(await jobs.pull()) == [2]
+        assert await jobs.states() == {1: "parked", 2: "running"}
+
+    async def test_many_keys_at_once(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await mp.append_many({f"job-{number}": [NewMessage("a"), NewMessage("b")] for number in range(700)})
+        for _ in range(2):
+            tasks = await jobs.pull(limit=1000)
+            while len(tasks) < 700 and tasks.more:
+                tasks = (*tasks, *await jobs.pull(limit=1000))
+            assert len({task.message.stream for task in tasks}) == 700
+            assert len((await jobs.settle(ack=tasks)).moved) == 700
+        assert await jobs.rows() == []
+
+
+class TestPeople:
+    async def test_retried_ones_go_before_new_ones_and_are_counted_anew(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, retry=Retry.never)
+        await jobs.append(3)
+        await jobs.settle(retry=await jobs.pull())
+        await jobs.append(3)
+        assert (await jobs.managed.retry(all=True, limit=2)).moved == 2
+        tasks = await jobs.pull(limit=2)
+        assert [(task.position, task.attempt) for task in tasks] == [(1, 1), (2, 1)]
+        [row] = await jobs.rows(up_to=1)
+        assert (row.attempts, row.total) == (0, 1)
+
+    async def test_retried_ones_are_safe_until_settled(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, retry=Retry.never)
+        await jobs.append(1)
+        await jobs.settle(park=await jobs.pull())
+        await jobs.managed.retry([1])
+        await jobs.pull(timeout=5)
+        await clock.advance(6)
+        await jobs.pull()
+        assert await jobs.states() == {1: "parked"}
+
+    async def test_what_runs_is_left_alone(self, jobs: Jobs) -> None:
+        await jobs.append(1)
+        tasks = await jobs.pull()
+        assert (await jobs.managed.skip([1])).refused == {1: "it is running: wait for how that ends"}
+        assert (await jobs.settle(ack=tasks)).refused == ()
+
+    async def test_a_paused_subscription_gives_nothing(self, jobs: Jobs) -> None:
+        await jobs.append(4)
+        tasks = await jobs.pull(limit=1)
+        await jobs.settle(retry=await jobs.pull(limit=1), after=0)
+        await jobs.managed.pause()
+        nothing = await jobs.pull()
+        assert (nothing, nothing.more) == ((), False)
+        assert (await jobs.settle(ack=tasks)).refused == ()
+        await jobs.managed.resume()
+        assert await jobs.drain() == [2, 3, 4]
+
+    async def test_it_can_be_moved(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(4)
+        [task] = await jobs.pull()
+        await jobs.managed.move(2)
+        assert (await jobs.settle(ack=task)).refused == ()
+        assert await jobs.drain() == [2, 3, 4]
+        await jobs.append(1)
+        await jobs.managed.move("beginning")
+        assert await jobs.drain() == [1, 2, 3, 4, 5]
+
+    async def test_a_claim_on_what_comes_again_is_refused(self, jobs: Jobs) -> None:
+        await jobs.append(2)
+        tasks = await jobs.pull()
+        await jobs.managed.move("beginning")
+        assert (await jobs.settle(ack=tasks)).refused == tuple(tasks)
+        assert await jobs.drain() == [1, 2]
+
+    async def test_a_replay_marks_what_had_been_handled(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(4)
+        for _ in range(3):
+            await jobs.settle(ack=await jobs.pull())
+        assert await jobs.managed.replay(1, 2) == 1
+        seen = []
+        while tasks := await jobs.pull():
+            seen += [(task.position, task.replay) for task in tasks]
+            await jobs.settle(ack=tasks)
+        assert seen == [(2, True), (4, False)]
+
+    async def test_a_replay_keeps_the_order(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream")
+        await jobs.append(2, "job-a")
+        await jobs.append(2, "job-b")
+        await jobs.settle(ack=await jobs.pull())
+        assert await jobs.heads() == {"job-a": 2, "job-b": 4}
+        await jobs.managed.replay("beginning", 1)
+        # Of the first key what comes again is first, though a later one was waiting.
+        assert await jobs.drain() == [1, 4, 2]
+        assert await jobs.rows() == []
+
+
+class TestChanges:
+    async def test_another_limit_of_attempts_holds_at_once(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(1)
+        tasks = await jobs.pull()
+        await jobs.managed.update(retry=Retry(attempts=1))
+        await jobs.settle(retry=tasks)
+        assert await jobs.states() == {1: "parked"}
+
+    async def test_another_filter_holds_for_what_was_not_scanned(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        for number in range(4):
+            await mp.append("job-1", NewMessage("sent", properties={"n": number}))
+        await jobs.pull(limit=2)
+        await jobs.managed.update(where="n != 2")
+        assert positions(await jobs.pull()) == [4]
+
+    async def test_another_order(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(4)
+        tasks = await jobs.pull(limit=2)
+        await jobs.settle(retry=tasks, after=0)
+        await jobs.managed.update(ordered_by="stream")
+        assert await jobs.drain() == [1, 2, 3, 4]
+        await jobs.append(3)
+        assert positions(await jobs.pull()) == [5]
+        await jobs.managed.update(ordered_by=None)
+        assert positions(await jobs.pull()) == [6, 7]
+
+    async def test_another_policy_for_what_is_parked(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="block")
+        await jobs.append(2)
+        await jobs.settle(park=await jobs.pull())
+        assert await jobs.pull() == ()
+        await jobs.managed.update(on_park="continue")
+        tasks = await jobs.pull()
+        assert positions(tasks) == [2]
+        await jobs.settle(retry=tasks, after=0)
+        await jobs.managed.update(on_park="block")
+        assert await jobs.pull() == ()
+
+
+class TestLimits:
+    async def test_a_subscription_whose_messages_fail_stalls(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, stall_after=3, retry=Retry(delay=1, jitter=0))
+        await jobs.append(10)
+        await jobs.settle(retry=await jobs.pull(limit=3))
+        info = await jobs.managed.info()
+        assert info.stalled == "the last 3 attempts failed"
+        [probe] = await jobs.pull()
+        assert await jobs.pull() == ()
+        await jobs.settle(retry=probe, after=1000)
+        await clock.advance(2)
+        [probe] = await jobs.pull()
+        await jobs.settle(ack=probe)
+        assert (await jobs.managed.info()).stalled is None
+        assert len(await jobs.pull()) == 8
+
+    async def test_an_expired_claim_counts_for_that_too(self, mp: Milepost, clock: Clock) -> None:
+        jobs = await Jobs.create(mp, stall_after=2, retry=Retry(delay=100))
+        await jobs.append(4)
+        await jobs.pull(limit=2, timeout=5)
+        await clock.advance(6)
+        await jobs.pull()
+        assert (await jobs.managed.info()).stalled == "the last 2 attempts failed"
+
+    async def test_only_so_many_may_wait_behind_others(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", max_waiting=5)
+        await jobs.append(20)
+        first = await jobs.pull(limit=3)
+        await jobs.pull(limit=3)
+        waiting = (await jobs.managed.info()).waiting
+        assert 5 <= waiting < 19
+        assert (await jobs.pull(limit=3)).more
+        assert (await jobs.managed.info()).waiting == waiting
+        await jobs.settle(ack=first)
+        assert await jobs.drain() == list(range(2, 21))
+
+    async def test_counts_are_right_and_few(self, jobs: Jobs) -> None:
+        await jobs.append(200)
+        for _ in range(200):
+            await jobs.settle(retry=await jobs.pull(limit=1), after=100)
+        assert (await jobs.managed.info()).retrying == 200
+        [[rows]] = await jobs.execute("select count(*) from {}.counts")
+        assert rows < 200
+
+
+async def test_messages_that_are_not_wanted_are_passed(mp: Milepost) -> None:
+    jobs = await Jobs.create(mp)
+    await jobs.append(50, "other-1")
+    assert await jobs.pull() == ()
+    assert (await jobs.managed.info()).lag.positions == 0
+
+
+async def test_reading_ahead_holds_no_more_than_it_should(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scanning, "KEPT", 500)
+    jobs = await Jobs.create(mp)
+    await mp.append("job-1", [NewMessage("sent", "x" * 100) for _ in range(40)])
+    got: list[int] = []
+    while tasks := await jobs.pull(limit=4):
+        got += positions(tasks)
+        stock = next(iter(mp._puller._scannings.values()))._stock
+        assert stock is None or stock.size <= 500
+    assert got == list(range(1, 41))

@@ -1,0 +1,288 @@
+"""Who may do what."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import httpx
+import psycopg
+import pytest
+
+from milepost import Milepost, MilepostError
+from milepost.log.database import driver
+from milepost.server import create_app
+from milepost.server.access import doorkeeper
+from milepost.server.access.attempts import ADDRESSES, MOST, WHILE, Attempts
+from milepost.server.access.role import Role
+from milepost.server.access.secret import hashed, make_secret
+from milepost.server.access.tokens import Tokens
+from milepost.server.problems import FORBIDDEN, TOO_MANY_ATTEMPTS, UNAUTHENTICATED, UNAVAILABLE
+from server.answers import done, problem
+from support import MakeMilepost, qualified
+
+
+@pytest.fixture
+def tokens(mp: Milepost) -> Tokens:
+    return Tokens(mp.log.database, mp.settings["schema"].value)
+
+
+@pytest.fixture
+async def guarded(mp: Milepost) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server that asks for tokens, and is not on its machine."""
+    transport = httpx.ASGITransport(create_app(mp), client=("198.51.100.7", 4711))
+    async with httpx.AsyncClient(transport=transport, base_url="http://milepost.example") as client:
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+REQUESTS = {
+    Role.READ: [
+        ("GET", "/v1/streams/a-1"),
+        ("GET", "/v1/streams/a-1/last"),
+        ("GET", "/v1/messages"),
+        ("GET", "/v1/head"),
+        ("GET", "/v1/follow"),
+        ("GET", "/v1/trace/a-1"),
+        ("GET", "/v1/subscriptions"),
+        ("GET", "/v1/subscriptions/a/b"),
+        ("GET", "/v1/subscriptions/a/b/move"),
+        ("GET", "/v1/subscriptions/a/b/replay"),
+        ("GET", "/v1/subscriptions/a/b/deliveries"),
+        ("GET", "/v1/subscriptions/a/b/deliveries/count"),
+        ("GET", "/v1/subscriptions/a/b/progress/a-1"),
+        ("GET", "/v1/subscriptions/a/b/caught-up"),
+        ("POST", "/v1/filter/check"),
+        ("POST", "/v1/filter/evaluate"),
+        ("POST", "/v1/filter/explain"),
+        ("GET", "/metrics"),
+    ],
+    Role.APPEND: [("POST", "/v1/streams/a-1"), ("POST", "/v1/streams")],
+    Role.CONSUME: [("POST", "/v1/subscriptions/a/b/pull"), ("POST", "/v1/settle")],
+    Role.OPERATE: [
+        ("POST", "/v1/subscriptions"),
+        ("PATCH", "/v1/subscriptions/a/b"),
+        ("DELETE", "/v1/subscriptions/a/b"),
+        ("POST", "/v1/subscriptions/a/b/pause"),
+        ("POST", "/v1/subscriptions/a/b/resume"),
+        ("POST", "/v1/subscriptions/a/b/move"),
+        ("POST", "/v1/subscriptions/a/b/replay"),
+        ("POST", "/v1/subscriptions/a/b/deliveries/retry"),
+        ("POST", "/v1/subscriptions/a/b/deliveries/skip"),
+    ],
+}
+
+
+class TestRoles:
+    @pytest.mark.parametrize("role", Role)
+    async def test_each_request_takes_its_role(
+        self, tokens: Tokens, guarded: httpx.AsyncClient, role: Role
+    ) -> None:
+        """Every other role is refused, and its own gets as far as the question whether the request makes sense."""
+        others = bearer(await tokens.make("others", set(Role) - {role}))
+        own = bearer(await tokens.make("own", {role}))
+        for method, path in REQUESTS[role]:
+            found = problem(await guarded.request(method, path, headers=others), FORBIDDEN, role)
+            assert found["role"] == role
+            if path != "/v1/follow":
+                answer = await guarded.request(method, path, headers=own)
+                assert answer.status_code not in (401, 403, 429), (method, path)
+
+    async def test_every_request_is_here(self, guarded: httpx.AsyncClient) -> None:
+        described = (await guarded.get("/openapi.json")).json()["paths"]
+        known = {(method, path) for requests in REQUESTS.values() for method, path in requests}
+        assert len(known) == sum(
+            "security" in operation for path in described.values() for operation in path.values()
+        )
+
+    async def test_what_takes_none(self, guarded: httpx.AsyncClient) -> None:
+        for path in ("/healthz", "/readyz", "/openapi.json"):
+            assert (await guarded.get(path)).status_code == 200
+
+
+class TestTokens:
+    async def test_without_one(self, guarded: httpx.AsyncClient) -> None:
+        answer = await guarded.get("/v1/head")
+        problem(answer, UNAUTHENTICATED, "milepost token make")
+        assert answer.headers["www-authenticate"] == 'Bearer realm="milepost"'
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            "Bearer",
+            "Bearer ",
+            "Basic YTpi",
+            "mp_x",
+            "Bearer mp_x",
+            "Bearer " + "x" * 10_000,
+            "bearer\tx",
+            "Bearer ü",
+        ],
+    )
+    async def test_what_is_no_token(self, guarded: httpx.AsyncClient, header: str) -> None:
+        answer = await guarded.get("/v1/head", headers=[(b"authorization", header.encode("latin-1"))])
+        problem(answer, UNAUTHENTICATED)
+
+    async def test_a_body_is_not_read_without_one(self, guarded: httpx.AsyncClient) -> None:
+        read = False
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal read
+            read = True
+            yield b"{}"
+
+        headers = {"content-type": "application/json"}
+        problem(await guarded.post("/v1/streams/a-1", content=body(), headers=headers), UNAUTHENTICATED)
+        assert not read
+
+    async def test_only_a_hash_is_stored(self, mp: Milepost, tokens: Tokens) -> None:
+        secret = await tokens.make("shop", {Role.READ})
+        async with mp.log.database.connection() as connection:
+            cursor = await connection.execute(qualified("select t::text, hash from {}.tokens t", mp))
+            [(text, digest)] = await cursor.fetchall()
+        assert secret not in text
+        assert digest == hashed(secret)
+        assert len({make_secret() for _ in range(100)}) == 100
+        assert all(len(make_secret()) == 46 for _ in range(10))
+
+    async def test_names(self, tokens: Tokens) -> None:
+        await tokens.make("shop", {Role.READ})
+        with pytest.raises(MilepostError, match="there is a token 'shop' already"):
+            await tokens.make("shop", {Role.READ})
+        assert await tokens.revoke("shop")
+        assert not await tokens.revoke("shop")
+        await tokens.make("shop", {Role.APPEND})
+        assert [(each.roles, each.revoked is None) for each in await tokens.all()] == [
+            (("read",), False),
+            (("append",), True),
+        ]
+        for name in ("", "a\0b", "x" * 600, "\ud800"):
+            with pytest.raises(MilepostError):
+                await tokens.make(name, {Role.READ})
+
+    async def test_one_made_just_now_opens(self, tokens: Tokens, guarded: httpx.AsyncClient) -> None:
+        problem(await guarded.get("/v1/head", headers=bearer("mp_nothing")), UNAUTHENTICATED)
+        token = await tokens.make("shop", {Role.READ})
+        async with asyncio.timeout(10):
+            while (await guarded.get("/v1/head", headers=bearer(token))).status_code != 200:
+                await asyncio.sleep(0.02)
+
+    async def test_one_revoked_elsewhere_opens_nothing(
+        self, make_mp: MakeMilepost, tokens: Tokens, guarded: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        token = await tokens.make("shop", {Role.READ})
+        done(await guarded.get("/v1/head", headers=bearer(token)))
+        async with make_mp() as other:
+            await Tokens(other.log.database, other.settings["schema"].value).revoke("shop")
+        monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
+        async with asyncio.timeout(10):
+            while (answer := await guarded.get("/v1/head", headers=bearer(token))).status_code == 200:
+                await asyncio.sleep(0.02)
+        problem(answer, UNAUTHENTICATED, "revoked")
+
+    async def test_what_is_known_serves_for_seconds(
+        self, mp: Milepost, tokens: Tokens, guarded: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        asked = 0
+        in_force = Tokens.in_force
+
+        async def counted(self: Tokens) -> object:
+            nonlocal asked
+            asked += 1
+            return await in_force(self)
+
+        monkeypatch.setattr(Tokens, "in_force", counted)
+        monkeypatch.setattr(doorkeeper, "FRESH", 3600)
+        token = await tokens.make("shop", {Role.READ})
+        await asyncio.gather(*(guarded.get("/v1/head", headers=bearer(token)) for _ in range(20)))
+        assert asked == 1
+
+    async def test_its_use_is_noted(self, tokens: Tokens, guarded: httpx.AsyncClient) -> None:
+        token = await tokens.make("shop", {Role.READ})
+        await tokens.make("other", {Role.READ})
+        done(await guarded.get("/v1/head", headers=bearer(token)))
+        async with asyncio.timeout(10):
+            while not any(each.last_used for each in await tokens.all()):
+                # A look at the tokens notes who was here before it.
+                await guarded.get("/v1/head", headers=bearer("mp_unknown"))
+                await asyncio.sleep(0.1)
+        assert [(each.name, each.last_used is not None) for each in await tokens.all()] == [
+            ("other", False),
+            ("shop", True),
+        ]
+
+    async def test_a_role_of_a_newer_program(
+        self, mp: Milepost, tokens: Tokens, guarded: httpx.AsyncClient
+    ) -> None:
+        token = await tokens.make("shop", {Role.READ})
+        async with mp.log.database.connection() as connection:
+            await connection.execute(qualified("update {}.tokens set roles = array['read', 'fly']", mp))
+        done(await guarded.get("/v1/head", headers=bearer(token)))
+        assert (await tokens.all())[0].roles == ("read", "fly")
+
+    async def test_nobody_gets_in_while_the_tokens_are_not_known(
+        self, mp: Milepost, guarded: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def execute(*_: object) -> object:
+            with driver():
+                raise psycopg.OperationalError("the server is away")
+
+        monkeypatch.setattr(mp.log.database, "execute", execute)
+        answer = await guarded.get("/v1/head", headers=bearer("mp_x"))
+        problem(answer, UNAVAILABLE)
+        assert answer.headers["retry-after"] == "1"
+
+    async def test_no_token_is_logged(
+        self, tokens: Tokens, guarded: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.DEBUG)
+        token = await tokens.make("shop", {Role.READ})
+        await guarded.get("/v1/head", headers=bearer(token))
+        await guarded.get("/v1/head", headers=bearer("mp_wrong_and_secret"))
+        answer = await guarded.get("/v1/head", headers=bearer("mp_wrong_and_secret"))
+        told = [record.getMessage() for record in caplog.records]
+        assert not any(
+            secret in line for line in [*told, answer.text] for secret in (token, "mp_wrong_and_secret")
+        )
+
+
+class TestAttempts:
+    async def test_too_many(self, tokens: Tokens, guarded: httpx.AsyncClient) -> None:
+        token = await tokens.make("shop", {Role.READ})
+        for _ in range(MOST):
+            problem(await guarded.get("/v1/head", headers=bearer("mp_x")), UNAUTHENTICATED)
+        answer = await guarded.get("/v1/head", headers=bearer("mp_x"))
+        assert problem(answer, TOO_MANY_ATTEMPTS, "198.51.100.7")["transient"] is True
+        assert 0 < int(answer.headers["retry-after"]) <= WHILE
+        # Whoever shares the address and has a token is not kept out.
+        done(await guarded.get("/v1/head", headers=bearer(token)))
+
+    def test_by_address_and_time(self) -> None:
+        now = 1000.0
+        attempts = Attempts(lambda: now)
+        for _ in range(MOST):
+            assert attempts.wait("192.0.2.1") == 0
+            attempts.failed("192.0.2.1")
+            now += 1
+        assert attempts.wait("192.0.2.1") == WHILE - MOST
+        assert attempts.wait("192.0.2.2") == 0
+        now += WHILE - MOST
+        assert attempts.wait("192.0.2.1") == 0
+
+    def test_a_network_of_ipv6_is_one(self) -> None:
+        attempts = Attempts()
+        for number in range(MOST):
+            attempts.failed(f"2001:db8::{number:x}")
+        assert attempts.wait("2001:db8::ffff") > 0
+        assert attempts.wait("2001:db8:0:1::1") == 0
+        for _ in range(MOST):
+            attempts.failed("::ffff:192.0.2.1")
+        assert attempts.wait("192.0.2.1") > 0
+
+    def test_memory_is_bounded(self) -> None:
+        attempts = Attempts()
+        for number in range(ADDRESSES + 5):
+            attempts.failed(f"host-{number}")
+        assert len(attempts._failures) == ADDRESSES

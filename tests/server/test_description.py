@@ -1,0 +1,162 @@
+"""The description: complete, true, and attacked with what it allows and what it does not."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any, get_args
+
+import httpx
+import msgspec
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from litestar.handlers import HTTPRouteHandler
+from schemathesis import GenerationMode
+
+from milepost import Milepost, NewMessage
+from milepost.server.examples import EXAMPLES
+from milepost.server.http import (
+    deliveries,
+    filters,
+    following,
+    health,
+    messages,
+    pulling,
+    subscriptions,
+    tracing,
+)
+from server.process import StartServer
+
+HANDLERS: tuple[Any, ...] = (
+    *messages.HANDLERS,
+    *following.HANDLERS,
+    *tracing.HANDLERS,
+    *subscriptions.HANDLERS,
+    *deliveries.HANDLERS,
+    *pulling.HANDLERS,
+    *filters.HANDLERS,
+    *health.HANDLERS,
+)
+
+
+@pytest.fixture
+async def description(client: httpx.AsyncClient) -> dict[str, Any]:
+    answer = await client.get("/openapi.json")
+    assert answer.headers["content-type"] == "application/json"
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def operations(description: dict[str, Any]) -> list[dict[str, Any]]:
+    return [operation for path in description["paths"].values() for operation in path.values()]
+
+
+def test_it_says_what_it_is(description: dict[str, Any]) -> None:
+    assert description["openapi"].startswith("3.1")
+    assert description["info"]["title"] == "Milepost"
+    assert description["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+
+
+def test_every_operation_is_described(description: dict[str, Any]) -> None:
+    found = operations(description)
+    assert len(found) == len(HANDLERS)
+    assert len({operation["operationId"] for operation in found}) == len(found)
+    for operation in found:
+        assert operation["description"].startswith(operation["summary"])
+        assert operation["tags"]
+        for parameter in operation.get("parameters", ()):
+            assert parameter["description"], (operation["operationId"], parameter["name"])
+
+
+def test_every_value_is_described(description: dict[str, Any]) -> None:
+    for name, schema in description["components"]["schemas"].items():
+        assert schema["description"], name
+
+
+def test_fields_have_the_words_of_their_source(description: dict[str, Any]) -> None:
+    schemas = description["components"]["schemas"]
+    assert schemas["SubscriptionInfo"]["properties"]["stalled"]["description"] == "Why it is stalled, if it is."
+    assert schemas["Delivery"]["properties"]["size"]["description"] == "Of its message, in bytes."
+
+
+def test_every_operation_tells_its_problems(description: dict[str, Any]) -> None:
+    for operation in operations(description):
+        assert "400" in operation["responses"]
+        assert "500" not in operation["responses"]
+        if "security" in operation:
+            assert {"401", "403", "429", "503"} <= operation["responses"].keys()
+        for status, answer in operation["responses"].items():
+            if status >= "400" and operation["operationId"] != "readyz":
+                assert list(answer["content"]) == ["application/problem+json"]
+
+
+def test_examples_fit_what_they_are_examples_of(description: dict[str, Any]) -> None:
+    handlers: dict[str, HTTPRouteHandler] = {handler.operation_id: handler for handler in HANDLERS}
+    assert EXAMPLES.keys() <= handlers.keys()
+    for name, example in EXAMPLES.items():
+        handler = handlers[name]
+        if example.request is not None:
+            field = handler.parsed_fn_signature.parameters["data"]
+            msgspec.json.decode(msgspec.json.encode(example.request), type=field.annotation)
+        if example.answer is not None:
+            returned = handler.parsed_fn_signature.return_type.annotation
+            wanted = next(iter(get_args(returned)), returned) if "Response" in str(returned) else returned
+            msgspec.json.decode(msgspec.json.encode(example.answer), type=wanted)
+    bodies = [operation for operation in operations(description) if "requestBody" in operation]
+    assert len(bodies) > 8
+    for operation in bodies:
+        assert "example" in operation["requestBody"]["content"]["application/json"], operation["operationId"]
+
+
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+    schemathesis.checks.negative_data_rejection,
+    schemathesis.checks.unsupported_method,
+    schemathesis.checks.allow_header_conformance,
+]
+BOUNDED = settings(
+    max_examples=25,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+async def test_what_the_description_allows_and_what_it_does_not(
+    mp: Milepost, start_server: StartServer, mode: GenerationMode
+) -> None:
+    """No request has an answer that is not described, and none is the server's own fault."""
+    await mp.create_subscription("shipping")
+    await mp.create_subscription("emails", tracking="all")
+    await mp.append("order-1", [NewMessage("a", 1, properties={"amount": 1})] * 3)
+    await asyncio.to_thread(attack, start_server().address, mode)
+
+
+def attack(address: str, mode: GenerationMode) -> None:
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    attacked = []
+    for result in schema.get_all_operations():
+        operation: Any = result.ok()  # type: ignore[union-attr]
+        # One that goes on for ever cannot be waited for.
+        if operation.definition.raw["operationId"] == "follow":
+            continue
+        # Some have nothing that could be wrong.
+        with suppress(Unsatisfiable):
+            send_all(operation.as_strategy(generation_mode=mode))
+            attacked.append(operation.label)
+    assert len(attacked) > (25 if mode is GenerationMode.POSITIVE else 15), attacked
+
+
+def send_all(strategy: Any) -> None:
+    @BOUNDED
+    @given(case=strategy)
+    def send(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS)
+
+    send()

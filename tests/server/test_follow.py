@@ -1,0 +1,174 @@
+"""Following over HTTP, from a server in a process of its own."""
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+import psutil
+import pytest
+
+from milepost import Milepost, NewMessage
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
+from milepost.server.problems import INVALID, TOO_MANY
+from server.answers import problem
+from server.followers import following
+from server.process import StartServer
+
+
+def positions(messages: list[dict[str, Any]]) -> list[int]:
+    return [message["position"] for message in messages]
+
+
+async def test_history_then_what_arrives(mp: Milepost, start_server: StartServer) -> None:
+    await mp.append("order-1", [NewMessage("a", number) for number in range(3)])
+    async with start_server().client() as client, following(client) as events:
+        assert positions(await events.messages(3)) == [1, 2, 3]
+        await mp.append("order-2", NewMessage("b", {"x": 1}, properties={"p": 1}))
+        [message] = await events.messages(1)
+        assert (message["position"], message["data"], message["properties"]) == (4, {"x": 1}, {"p": 1})
+
+
+async def test_the_id_of_an_event_is_its_position(mp: Milepost, start_server: StartServer) -> None:
+    await mp.append("order-1", [NewMessage("a")] * 2)
+    async with start_server().client() as client, following(client) as events:
+        assert (await events.block()) == {"retry": "1000"}
+        assert [(await events.next())["id"] for _ in range(2)] == ["1", "2"]
+
+
+async def test_whoever_comes_back_goes_on(mp: Milepost, start_server: StartServer) -> None:
+    await mp.append("order-1", [NewMessage("a")] * 5)
+    async with start_server().client() as client:
+        async with following(client, headers={"last-event-id": "3"}, params={"after": "0"}) as events:
+            assert positions(await events.messages(2)) == [4, 5]
+        async with following(client, params={"after": 4}) as events:
+            assert positions(await events.messages(1)) == [5]
+
+
+async def test_only_what_is_new(mp: Milepost, start_server: StartServer) -> None:
+    await mp.append("order-1", [NewMessage("a")] * 5)
+    async with start_server().client() as client, following(client, params={"after": "now"}) as events:
+        await events.block()
+        # It begins some time after its first words: what is new by then is not known.
+        appending = asyncio.create_task(append_slowly(mp))
+        [message] = await events.messages(1)
+        assert message["position"] > 5
+        appending.cancel()
+
+
+async def append_slowly(mp: Milepost) -> None:
+    while True:
+        await mp.append("order-1", NewMessage("a"))
+        await asyncio.sleep(0.05)
+
+
+async def test_choosing(mp: Milepost, start_server: StartServer) -> None:
+    for number in range(6):
+        await mp.append(f"order-{number % 2}", NewMessage(f"t.{number}", properties={"amount": number}))
+    async with start_server().client() as client:
+        for params, expected in (
+            ({"stream": "order-1", "where": "amount > 1"}, [4, 6]),
+            ({"category": "order", "types": ["t.0", "t.3"]}, [1, 4]),
+        ):
+            async with following(client, params=params) as events:
+                assert positions(await events.messages(2)) == expected
+
+
+async def test_what_cannot_be_followed(start_server: StartServer) -> None:
+    async with start_server().client() as client:
+        for params in ({"after": "later"}, {"stream": "-1"}, {"types": "a*"}, {"since": "2026-01-01T00:00:00Z"}):
+            problem(await client.get("/v1/follow", params=params), INVALID)
+        problem(await client.get("/v1/follow", headers={"last-event-id": "x"}), INVALID)
+
+
+async def test_silence_is_broken(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_BEAT", "0.1")
+    async with start_server().client() as client, following(client) as events:
+        await events.block()
+        assert "" in await events.block()
+
+
+async def test_a_token_that_is_revoked_ends_it(mp: Milepost, start_server: StartServer) -> None:
+    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+    secret = await tokens.make("shop", {Role.READ})
+    await mp.append("order-1", NewMessage("a"))
+    async with start_server(access="tokens").client(headers={"authorization": f"Bearer {secret}"}) as client:
+        async with following(client) as events:
+            await events.messages(1)
+            await tokens.revoke("shop")
+            async with asyncio.timeout(15):
+                last = await events.next()
+            assert last["event"] == "problem"
+            assert json.loads(last["data"])["type"] == "/problems/unauthenticated"
+            with pytest.raises(StopAsyncIteration):
+                await events.next()
+
+
+async def test_no_more_than_there_may_be(start_server: StartServer) -> None:
+    server = start_server(followers=2)
+    async with server.client() as client, following(client) as first, following(client) as second:
+        await first.block()
+        await second.block()
+        answer = await client.get("/v1/follow")
+        problem(answer, TOO_MANY, "2 follow already")
+        assert answer.headers["retry-after"] == "1"
+    async with server.client() as client, asyncio.timeout(15):
+        # The ones that left make room.
+        while True:
+            async with client.stream("GET", "/v1/follow") as answer:
+                if answer.status_code == 200:
+                    break
+            await asyncio.sleep(0.05)
+
+
+async def test_only_the_head(start_server: StartServer) -> None:
+    async with start_server().client() as client:
+        answer = await client.head("/v1/follow")
+        assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
+        assert answer.content == b""
+
+
+def idle_follower(port: int) -> socket.socket:
+    """Somebody who asks and never reads."""
+    idle = socket.socket()
+    idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    idle.connect(("127.0.0.1", port))
+    idle.sendall(b"GET /v1/follow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return idle
+
+
+async def test_who_never_reads_costs_nobody_anything(mp: Milepost, start_server: StartServer) -> None:
+    """Twenty who never read 60 MB each: the others get everything at once, and memory stays where it was."""
+    server = start_server(stalled_seconds=3600)
+    process = psutil.Process(server.process.pid)
+    async with server.client() as client:
+        await client.get("/v1/head")
+        before = process.memory_info().rss
+        for _ in range(6):
+            await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 100)
+        idle = [idle_follower(server.port) for _ in range(20)]
+        try:
+            async with following(client) as events:
+                assert positions(await events.messages(600)) == list(range(1, 601))
+                await mp.append("order-2", NewMessage("b"))
+                assert positions(await events.messages(1)) == [601]
+            assert (await client.get("/v1/head")).json() == {"position": 601}
+            # A page that is being sent and the next one for each, where all of it would be 1.2 GB.
+            assert process.memory_info().rss - before < 20 * 2 * 9 * 2**20 + 100 * 2**20
+        finally:
+            for each in idle:
+                each.close()
+
+
+async def test_who_never_reads_is_left(mp: Milepost, start_server: StartServer) -> None:
+    server = start_server(stalled_seconds=0.5, followers=1)
+    for _ in range(2):
+        await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 100)
+    idle = idle_follower(server.port)
+    async with server.client() as client, asyncio.timeout(15):
+        while (await client.head("/v1/follow")).status_code != 503:
+            await asyncio.sleep(0.02)
+        while (await client.head("/v1/follow")).status_code != 200:
+            await asyncio.sleep(0.05)
+    idle.close()

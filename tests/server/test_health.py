@@ -1,0 +1,98 @@
+"""Probes, metrics, and the headers of every answer."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from milepost import Milepost, Unavailable
+from milepost.server import Server
+from milepost.server.http import health
+from server.answers import done
+from support import MakeMilepost
+
+
+async def test_healthy(client: httpx.AsyncClient) -> None:
+    for path in ("/healthz", "/readyz"):
+        assert done(await client.get(path)) == {"status": "ok", "reasons": []}
+        answer = await client.head(path)
+        assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_not_ready_without_the_database(
+    mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away() -> int:
+        raise Unavailable("PostgreSQL: no route to db-7.internal")
+
+    monkeypatch.setattr(mp, "head", away)
+    answer = await client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json() == {"status": "unavailable", "reasons": ["the database does not answer"]}
+    assert (await client.get("/healthz")).status_code == 200
+
+
+async def test_not_ready_with_a_database_that_hangs(
+    mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hangs() -> int:
+        return await asyncio.Future[int]()
+
+    monkeypatch.setattr(health, "PATIENCE", 0.05)
+    monkeypatch.setattr(mp, "head", hangs)
+    assert (await client.get("/readyz")).status_code == 503
+
+
+async def test_many_probes_ask_once(
+    mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    async def counted() -> int:
+        nonlocal asked
+        asked += 1
+        return 0
+
+    monkeypatch.setattr(health, "FRESH", 3600)
+    monkeypatch.setattr(mp, "head", counted)
+    await asyncio.gather(*(client.get("/readyz") for _ in range(20)))
+    assert asked == 1
+
+
+async def test_not_ready_while_it_is_stopped(app: Server, client: httpx.AsyncClient) -> None:
+    app.stopping.begin()
+    answer = await client.get("/readyz")
+    assert (answer.status_code, answer.json()["reasons"]) == (503, ["the server is being stopped"])
+
+
+async def test_metrics(mp: Milepost, make_mp: MakeMilepost, client: httpx.AsyncClient) -> None:
+    await mp.create_subscription("shipping")
+    async with make_mp(group="billing") as other:
+        await other.create_subscription("invoices")
+    answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    lines = answer.text.splitlines()
+    assert 'milepost_lag_positions{group="default",subscription="shipping"} 0.0' in lines
+    assert 'milepost_lag_positions{group="billing",subscription="invoices"} 0.0' in lines
+    assert 'milepost_log_horizon_position{group="default"} 0.0' in lines
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/head", "/healthz", "/openapi.json", "/metrics", "/nothing", "/v1/messages?x=1"]
+)
+async def test_headers(client: httpx.AsyncClient, path: str) -> None:
+    headers = (await client.get(path)).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["cache-control"] == "no-store"
+    assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "strict-transport-security" not in headers
+    assert "server" not in headers
+
+
+async def test_strict_transport_over_tls(app: Server) -> None:
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="https://localhost") as client:
+        assert "max-age=" in (await client.get("/healthz")).headers["strict-transport-security"]

@@ -1,0 +1,189 @@
+"""What a connection may cost, tried on a server in a process of its own."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator
+
+import psutil
+import pytest
+
+from milepost import Milepost
+from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
+from server.answers import problem
+from server.process import StartServer
+
+JSON = {"content-type": "application/json"}
+
+
+def send(port: int, request: bytes, *, more: bytes = b"") -> bytes:
+    """Everything that is answered to some bytes, until the server ends it or nothing comes any more."""
+    with socket.create_connection(("127.0.0.1", port), timeout=15) as connection:
+        connection.sendall(request)
+        if more:
+            connection.sendall(more)
+        found = b""
+        try:
+            while part := connection.recv(65536):
+                found += part
+        except (TimeoutError, ConnectionError):
+            pass
+        return found
+
+
+def problem_in(answer: bytes) -> str:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    slug: str = json.loads(body)["type"].removeprefix("/problems/")
+    return slug
+
+
+class TestBodies:
+    async def test_one_hundred_megabytes(self, mp: Milepost, start_server: StartServer) -> None:
+        server = start_server()
+        process = psutil.Process(server.process.pid)
+        async with server.client() as client:
+            await client.get("/v1/head")
+            before = process.memory_info().rss
+            body = b'{"type": "a", "data": "' + b"x" * 100_000_000 + b'"}'
+            answer = await client.post("/v1/streams/a-1", content=body, headers=JSON)
+            assert problem(answer, TOO_LARGE, "16,842,752 bytes")["field"] == "body"
+            assert process.memory_info().rss - before < 50 * 2**20
+            assert (await client.get("/v1/head")).json() == {"position": 0}
+
+    async def test_without_a_length(self, start_server: StartServer) -> None:
+        async def body() -> AsyncIterator[bytes]:
+            yield b'{"type": "a", "data": "'
+            for _ in range(30):
+                yield b"x" * 1_000_000
+            yield b'"}'
+
+        async with start_server().client() as client:
+            problem(await client.post("/v1/streams/a-1", content=body(), headers=JSON), TOO_LARGE)
+            assert (await client.get("/v1/head")).status_code == 200
+
+    async def test_a_large_one_that_is_allowed(self, mp: Milepost, start_server: StartServer) -> None:
+        messages = [{"type": "a", "data": "x" * 1_000_000}] * 15
+        async with start_server().client() as client:
+            assert (await client.post("/v1/streams/a-1", json=messages)).json()["version"] == 15
+
+    async def test_all_of_them_together(self, start_server: StartServer) -> None:
+        server = start_server(bodies_bytes=100_000)
+        head = b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=15) as first:
+            first.sendall(head + b"Content-Length: 95000\r\n\r\n" + b" " * 90_000)
+            async with server.client() as client, asyncio.timeout(15):
+                # Until the first one has arrived as far as it does.
+                while True:
+                    answer = await client.post("/v1/streams/a-1", content=b" " * 20_000, headers=JSON)
+                    if answer.status_code != 400:
+                        break
+                problem(answer, TOO_MANY, "again in a moment")
+                first.close()
+                while answer.status_code != 400:
+                    answer = await client.post("/v1/streams/a-1", content=b" " * 20_000, headers=JSON)
+
+    async def test_one_that_never_ends(self, start_server: StartServer) -> None:
+        server = start_server(body_seconds=0.5)
+        head = b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        began = time.monotonic()
+        answer = await asyncio.to_thread(send, server.port, head + b"Content-Length: 100\r\n\r\n{")
+        assert problem_in(answer) == TOO_SLOW.slug
+        assert time.monotonic() - began < 14
+
+
+class TestHeads:
+    async def test_one_that_never_ends(self, start_server: StartServer) -> None:
+        server = start_server(head_seconds=0.5)
+        answer = await asyncio.to_thread(send, server.port, b"GET /v1/head HTTP/1.1\r\nHost: local")
+        assert problem_in(answer) == TOO_SLOW.slug
+
+    async def test_a_byte_now_and_then(self, start_server: StartServer) -> None:
+        server = start_server(head_seconds=0.5)
+
+        def drip() -> int:
+            with socket.create_connection(("127.0.0.1", server.port), timeout=15) as connection:
+                sent = 0
+                try:
+                    for byte in b"GET /v1/head HTTP/1.1\r\nX: " + b"x" * 1000:
+                        connection.sendall(bytes([byte]))
+                        sent += 1
+                        time.sleep(0.02)
+                except ConnectionError:
+                    pass
+                return sent
+
+        assert await asyncio.to_thread(drip) < 500
+
+    async def test_a_connection_that_says_nothing(self, start_server: StartServer) -> None:
+        server = start_server(head_seconds=0.5)
+        assert await asyncio.to_thread(send, server.port, b"") == b""
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            b"GET /v1/head HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+            b"GET /v1/head HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 1_000_000,
+            b"GET /v1/head HTTP/1.1\r\n" + b"X: y\r\n" * 50_000 + b"\r\n",
+            b"GET /" + b"x" * 1_000_000 + b" HTTP/1.1\r\n\r\n",
+        ],
+        ids=["one header", "one that does not end", "many headers", "a long address"],
+    )
+    async def test_too_large(self, start_server: StartServer, request_: bytes) -> None:
+        answer = await asyncio.to_thread(send, start_server().port, request_)
+        # It need not read all of what it refuses, and the answer may get lost by that.
+        assert not answer or problem_in(answer) == HEAD_TOO_LARGE.slug
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+            b"GET /v1/head HTTP/9.9\r\n\r\n",
+            b"GET /v1/h\xffad HTTP/1.1\r\nHost: localhost\r\n\r\n",
+            b"POST /v1/streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+            b"POST /v1/streams HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+            b"POST /v1/streams HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        ],
+    )
+    async def test_what_is_no_http(self, start_server: StartServer, request_: bytes) -> None:
+        answer = await asyncio.to_thread(send, start_server().port, request_)
+        assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 415 "))
+        assert problem_in(answer)
+
+
+async def test_too_many_connections(start_server: StartServer) -> None:
+    server = start_server(connections=3)
+    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=15) for _ in range(3)]
+    try:
+        async with asyncio.timeout(15):
+            # They are counted a moment after they came.
+            while problem_or_done(server.port) != TOO_MANY.slug:
+                await asyncio.sleep(0.05)
+    finally:
+        for each in idle:
+            each.close()
+    async with asyncio.timeout(15):
+        while problem_or_done(server.port) is not None:
+            await asyncio.sleep(0.05)
+
+
+def problem_or_done(port: int) -> str | None:
+    answer = send(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    return None if answer.startswith(b"HTTP/1.1 200 ") else problem_in(answer) if answer else "nothing"
+
+
+async def test_requests_after_each_other_on_one_connection(start_server: StartServer) -> None:
+    server = start_server(head_seconds=1)
+    async with server.client() as client:
+        for _ in range(3):
+            assert (await client.get("/v1/head")).status_code == 200
+            # Longer than a head may take: between two requests none is waited for.
+            await asyncio.sleep(0.6)
+
+
+async def test_requests_that_do_not_wait_for_answers(start_server: StartServer) -> None:
+    one = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    answer = await asyncio.to_thread(send, start_server().port, one * 5 + last)
+    assert answer.count(b"HTTP/1.1 200 OK") == 6

@@ -1,0 +1,23 @@
+"""Many deploys at random, for longer than in the tests; MILEPOST_SOAK_SECONDS says how long."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from milepost import Milepost
+
+pytest.register_assert_rewrite("engine.deploys.chaos")
+
+from engine.deploys.chaos import deploys_for  # noqa: E402
+
+SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
+
+
+@pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])
+async def test_whatever_is_deployed_every_message_is_handled_in_order(
+    mp: Milepost, database_url: str, schema: str, tmp_path: Path, exactly_once: bool
+) -> None:
+    await deploys_for(SECONDS, mp, database_url, schema, tmp_path, exactly_once=exactly_once)
