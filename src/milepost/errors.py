@@ -103,8 +103,8 @@ class Lost(MilepostError):
 class ConsumerClosed(MilepostError):
     """The consumer has ended; `reason` says why, in one of these words.
 
-    "left": its block has ended. "drained": it was to take nothing new, and what it had is settled. "stopped": one of
-    its deliveries was settled with `stop`. "too many consumers": it could not come, because of `max_consumers`.
+    "left": its block has ended. "drained": it was to take nothing new, and what it had is settled. "stopped": one
+    of its deliveries was settled with `stop`. "too many consumers": it could not come, by `max_consumers`.
     "deleted": the subscription was. "closed": the `Milepost` was. "lost": this process could not go on with the
     subscription; its log says why.
     """

@@ -294,12 +294,13 @@ def test_what_is_overdue_is_told_once_and_is_still_in_force() -> None:
     owner.now += 30
     assert owner.lane.overdue(owner.now) == [owner.open[1]]
     assert owner.lane.overdue(owner.now) == []
-    assert owner.open[1].is_in_force
+    claim = owner.open[1]
+    assert claim.is_in_force
     owner.lane.extend([owner.open[1]], owner.now, 10)
     owner.now += 10
     assert owner.lane.overdue(owner.now) == [owner.open[1]]
     owner.lane.give_back([owner.open[1]])
-    assert not owner.open[1].is_in_force
+    assert [each for each in (claim,) if each.is_in_force] == []
     assert owner.next() == [1]
 
 

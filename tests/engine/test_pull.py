@@ -452,7 +452,8 @@ class TestOrder:
 
     async def test_by_a_property(self, mp: Milepost) -> None:
         jobs = await Jobs.create(mp, ordered_by=by_property("customer"))
-        for number, customer in enumerate([1, 2, 1, "1"]):
+        customers: list[int | str] = [1, 2, 1, "1"]
+        for number, customer in enumerate(customers):
             await mp.append(f"job-{number}", NewMessage("sent", properties={"customer": customer}))
         assert positions(await jobs.pull()) == [1, 2, 4]
 
@@ -535,9 +536,11 @@ class TestOrder:
         jobs = await Jobs.create(mp, ordered_by="stream")
         await mp.append_many({f"job-{number}": [NewMessage("a"), NewMessage("b")] for number in range(700)})
         for _ in range(2):
-            tasks = await jobs.pull(limit=1000)
-            while len(tasks) < 700 and tasks.more:
-                tasks = (*tasks, *await jobs.pull(limit=1000))
+            pulled = await jobs.pull(limit=1000)
+            tasks = [*pulled]
+            while len(tasks) < 700 and pulled.more:
+                pulled = await jobs.pull(limit=1000)
+                tasks += pulled
             assert len({task.message.stream for task in tasks}) == 700
             assert len((await jobs.settle(ack=tasks)).moved) == 700
         assert await jobs.rows() == []

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from engine.pulling import Jobs, positions
 from milepost import Milepost, MilepostError
+from milepost.progress.pulling import PostgresPulling
 from support import Connection, MakeMilepost, qualified
 
 
@@ -113,14 +114,39 @@ class TestSettling:
         await connection.commit()
         assert (await second).refused == tuple(tasks)
 
-    async def test_and_go_on_if_the_other_takes_it_back(self, ready: Jobs, connection: Connection) -> None:
-        tasks = await ready.pull(limit=2)
-        await ready.settle(extend=tasks, connection=connection)
-        second = asyncio.create_task(ready.settle(ack=tasks))
+    async def test_what_is_changed_meanwhile_keeps_its_claim(self, mp: Milepost, connection: Connection) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(2)
+        tasks = await jobs.pull()
+        await jobs.settle(extend=tasks, connection=connection)
+        second = asyncio.create_task(jobs.settle(ack=tasks))
         await asyncio.sleep(0.05)
         await connection.commit()
-        # It was changed meanwhile, but the claim is the same.
         assert (await second).moved == tuple(tasks)
+
+    async def test_who_gets_into_a_deadlock_tries_again(
+        self, mp: Milepost, connection: Connection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(2)
+        tasks = await jobs.pull()
+        calls = 0
+        settle = PostgresPulling.settle
+
+        async def counted(*args: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return await settle(*args, **options)
+
+        monkeypatch.setattr(PostgresPulling, "settle", counted)
+        lock = qualified('select from {}.deliveries where "position" = %s for update', mp).encode()
+        await connection.execute(lock, [2])
+        second = asyncio.create_task(jobs.settle(ack=tasks))
+        await asyncio.sleep(0.1)
+        await connection.execute(lock, [1])
+        await connection.rollback()
+        assert (await second).moved == tuple(tasks)
+        assert calls == 2
 
 
 class TestBlocking:

@@ -60,8 +60,17 @@ class TestBodies:
             yield b'"}'
 
         async with start_server().client() as client:
-            problem(await client.post("/v1/streams/a-1", content=body(), headers=JSON), TOO_LARGE)
+            answer = await client.post("/v1/streams/a-1", content=body(), headers=JSON)
+            assert problem(answer, TOO_LARGE)["field"] == "body"
             assert (await client.get("/v1/head")).status_code == 200
+
+    async def test_nobody_is_asked_for_what_will_be_refused(self, start_server: StartServer) -> None:
+        request = (
+            b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b"Content-Length: 100000000\r\nExpect: 100-continue\r\n\r\n"
+        )
+        answer = await asyncio.to_thread(send, start_server().port, request)
+        assert answer.startswith(b"HTTP/1.1 413 ")
 
     async def test_a_large_one_that_is_allowed(self, mp: Milepost, start_server: StartServer) -> None:
         messages = [{"type": "a", "data": "x" * 1_000_000}] * 15
@@ -118,7 +127,8 @@ class TestHeads:
 
     async def test_a_connection_that_says_nothing(self, start_server: StartServer) -> None:
         server = start_server(head_seconds=0.5)
-        assert await asyncio.to_thread(send, server.port, b"") == b""
+        with socket.create_connection(("127.0.0.1", server.port), timeout=15) as silent:
+            assert await asyncio.to_thread(silent.recv, 1) == b""
 
     @pytest.mark.parametrize(
         "request_",

@@ -25,9 +25,7 @@ _REUSED = {
 class Appender:
     """Appends messages through whatever runs its statement."""
 
-    def __init__(
-        self, statements: Statements, codec: Codec, instruments: Sequence[AppendInstrument] = ()
-    ) -> None:
+    def __init__(self, statements: Statements, codec: Codec, instruments: Sequence[AppendInstrument] = ()) -> None:
         self._statements = statements
         self._codec = codec
         self._instruments = instruments

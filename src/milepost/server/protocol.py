@@ -29,7 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if False:
+        if len(self.connections) > self._limits.connections:
             self._refuse(Refused(TOO_MANY, "There are too many connections: come back later"))
         else:
             self._arrives_within(self._limits.head_seconds)

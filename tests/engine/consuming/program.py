@@ -14,7 +14,8 @@ from milepost.engine.consuming.consumer import Consumer
 
 
 def say(*words: object) -> None:
-    print(*words, flush=True)
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 async def consume(consumer: Consumer, how: str) -> None:

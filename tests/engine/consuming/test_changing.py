@@ -1,4 +1,4 @@
-"""The subscription changes, rests, moves and goes under consumers that run: none is dropped, and it holds at once."""
+"""The subscription changes, rests, moves and goes under running consumers: none is dropped, and it holds at once."""
 
 import asyncio
 from typing import Any
@@ -183,7 +183,7 @@ class TestSettings:
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping") as consumer:
             attended = next(iter(mp._desks._attended.values()))
-            attended._follow = lambda: None  # type: ignore[attr-defined]
+            monkeypatch.setattr(attended, "_follow", lambda: None)
             await until(lambda: bool(consumer.desk.lanes))
             [owner] = (await mp.manage("shipping").info()).owners
             with pytest.raises(NotConfirmed) as refused:
@@ -192,7 +192,7 @@ class TestSettings:
 
 
 async def _is(mp: Milepost, statement: str, value: Any) -> bool:
-    return list(await mp.log.database.execute(statement, {})) == [(value,)]  # type: ignore[arg-type]
+    return list(await mp.log.database.execute(statement, {})) == [(value,)]
 
 
 async def _parked(mp: Milepost, count: int) -> bool:

@@ -13,7 +13,9 @@ STRATEGIES = ("round_robin", "dispatch_to_single", "pinned", "pinned_by_correlat
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_while_a_message_of_a_key_is_unsettled_no_later_one_is_handed_out(mp: Milepost, strategy: str) -> None:
+async def test_while_a_message_of_a_key_is_unsettled_no_later_one_is_handed_out(
+    mp: Milepost, strategy: str
+) -> None:
     await mp.create_subscription("shipping", strategy=strategy, ordered_by="stream", retry=Retry(delay=0.01))
     await orders(mp, 200, streams=7)
     open_: set[str] = set()

@@ -80,10 +80,13 @@ async def test_many_processes_come_and_go_and_one_owns_it(mp: Milepost, make_mp:
 
 
 async def test_disjoint_filters_in_two_processes(mp: Milepost, make_mp: MakeMilepost) -> None:
-    """What only the other process's consumer wants waits, and holds up nobody; it goes out when that takes over."""
+    """What only the other process's consumer wants waits, and holds up nobody, until that takes over."""
     await mp.create_subscription("shipping")
     async with make_mp() as other:
-        async with mp.consumer("shipping", where="n < 5") as low, other.consumer("shipping", where="n >= 5") as high:
+        async with (
+            mp.consumer("shipping", where="n < 5") as low,
+            other.consumer("shipping", where="n >= 5") as high,
+        ):
             await orders(mp, 10)
             assert await ack(await take(low, 5)) == [1, 2, 3, 4, 5]
             assert high.standby

@@ -66,10 +66,13 @@ async def test_a_replay_comes_to_its_end_first(mp: Milepost, deploy: Deploy, loa
     await load.append(200)
     await deploy.until_all(load.positions)
     await until_no_lag(mp)
+    # Paused, so that the new program is there before the replay has an end.
+    await mp.manage("orders").pause()
     assert await mp.manage("orders").replay(0) == 200
     process = deploy.start(V1.but("v2", lanes=6))
     more = await load.append(50)
     await process.until_said("orders: lanes are to change from 4 to 6")
+    await mp.manage("orders").resume()
     await process.until_said("orders: lanes changed from 4 to 6, from position")
     await deploy.until(lambda: more in deploy.record.positions())
     await deploy.until(lambda: len(deploy.record.positions()) == 450)
@@ -96,13 +99,13 @@ async def test_a_replay_goes_on_when_the_old_program_is_gone(
     await deploy.until_all(load.positions)
     await until_no_lag(mp)
     assert await first.stop() == 0
-    assert await mp.manage("orders").replay(50, 150) == 100
+    assert await mp.manage("orders").replay(50) == 150
     process = deploy.start(V1.but("v2", orders="property", takes=0.01))
     await process.until_said("orders: order changed from stream to property key, from position")
     assert (await stored.definitions())[-1].positions == [200] * 4
     replayed = [line for line in deploy.record.handled() if line.replay]
-    assert sorted(line.position for line in replayed) == list(range(51, 151))
+    assert sorted(line.position for line in replayed) == list(range(51, 201))
     assert disorders(replayed, by_stream) == []
     await load.append(30)
-    await deploy.until(lambda: len(deploy.record.positions("v2")) == 130)
+    await deploy.until(lambda: len(deploy.record.positions("v2")) == 180)
     assert repeated(deploy.record.positions("v2")) == []

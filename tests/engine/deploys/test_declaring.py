@@ -1,7 +1,7 @@
 """What happens when a program declares something else, where two processes are of no use to see it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,8 +9,9 @@ import pytest
 from milepost import Context, Message, Milepost, NewMessage, Park
 from milepost.dispatch import Cursor, Exchange, Tally, Write
 from milepost.engine import declaring
+from milepost.engine.heart import Heart
 from milepost.events import DefinitionChanged
-from milepost.progress.protocol import Definition, RowPlace
+from milepost.progress.protocol import Definition, RowPlace, Share
 from support import Connection, MakeMilepost, qualified
 
 
@@ -69,6 +70,45 @@ async def until_waiting(mp: Milepost) -> None:
     async with asyncio.timeout(20):
         while (await mp.log.database.execute(waiting, {"query": f"%{schema}%declare%"}))[0][0] == 0:
             await asyncio.sleep(0.01)
+
+
+async def test_nothing_is_read_of_lanes_that_are_to_be_let_go(
+    make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Or they would leave the position that they were brought to, and go on like that while messages come."""
+    seen: dict[str, list[int]] = {"orders": [], "others": []}
+    program = make_mp()
+    for name in seen:
+
+        @program.subscription(name, category="s", lanes=2)
+        async def handle(message: Message[Any], context: Context) -> None:
+            seen[context.subscription].append(message.position)
+
+    caplog.set_level("INFO", "milepost")
+    given, balance = asyncio.Event(), Heart.balance
+
+    async def later(*words: Any) -> dict[int, Share]:
+        await given.wait()
+        return await balance(*words)
+
+    async with program.running(grace=5), asyncio.timeout(20):
+        await program.append("s-1", NewMessage("a"))
+        await until(lambda: seen == {"orders": [1], "others": [1]})
+        monkeypatch.setattr(Heart, "balance", later)
+        stands = (
+            "select {0}.set_barrier(id, 'test', null, '1 minute') from {0}.subscriptions where name = 'orders'"
+        )
+        await program.log.database.execute(qualified(stands, program), {})
+        await until(lambda: "orders: stands still: test" in caplog.text)
+        await program.append("s-1", NewMessage("a"))
+        await until(lambda: seen["others"] == [1, 2])
+        given.set()
+    assert seen["orders"] == [1]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
 
 
 async def test_a_barrier_stays_up_however_many_rows_there_are(

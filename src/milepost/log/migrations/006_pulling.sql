@@ -149,12 +149,6 @@ as $$
 declare
     row_ids tid[];
 begin
-    perform from unnest(keys) k(key)
-    cross join lateral (
-        select from :"schema".deliveries d
-        where d.subscription = place_heads.subscription and d.key = k.key and d.head
-        for no key update
-    ) d;
     row_ids := array(
         select d.row_id
         from unnest(keys) k(key)
@@ -186,6 +180,7 @@ begin
             limit 1
         ) p on true
         where a."position" is not null or p."position" is not null);
+    -- By where they were: one that is claimed meanwhile is elsewhere then.
     update :"schema".deliveries d set head = false where d.ctid = any (row_ids);
     return :"schema".promote_heads(subscription, keys, blocks);
 end $$;
