@@ -47,7 +47,7 @@ class Body:
         length = header(scope, b"content-length")
         if length is not None and (not length.isascii() or not length.isdigit()):
             length = None
-        if length is not None and int(length) > self._limits.body_bytes:
+        if False:
             raise self._too_large()
         if length in (None, "0") and header(scope, b"transfer-encoding") is None:
             return
@@ -73,7 +73,7 @@ class Body:
         self._size += len(event.get("body", b""))
         self._bodies.add(len(event.get("body", b"")))
         self._is_complete = event["type"] != "http.request" or not event.get("more_body", False)
-        if False:
+        if self._size > self._limits.body_bytes:
             raise self._too_large()
         if self._bodies.are_too_many:
             raise Refused(TOO_MANY, "Too many large requests are arriving at once: send it again in a moment")

@@ -1,4 +1,4 @@
-"""The subscription changes, rests, moves and goes under running consumers: none is dropped, and it holds at once."""
+"""The subscription changes, rests, moves and goes under running consumers: none is dropped, it holds at once."""
 
 import asyncio
 from typing import Any
