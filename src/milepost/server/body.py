@@ -47,7 +47,7 @@ class Body:
         length = header(scope, b"content-length")
         if length is not None and (not length.isascii() or not length.isdigit()):
             length = None
-        if False:
+        if length is not None and int(length) > self._limits.body_bytes:
             raise self._too_large()
         if length in (None, "0") and header(scope, b"transfer-encoding") is None:
             return

@@ -29,6 +29,10 @@ class Process:
             self.said.append(line.strip())
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def got(self) -> list[int]:
         """The positions of what it got, in order."""
         return [int(line.split()[1]) for line in list(self.said) if line.startswith("got")]
@@ -83,6 +87,10 @@ class Start:
     def __call__(self, how: str = "ack", where: str = "", name: str = "shipping") -> Process:
         self.started.append(Process(*self._place, name, how, where))
         return self.started[-1]
+
+    def got(self) -> set[int]:
+        """The positions of all that they got."""
+        return {position for process in self.started for position in process.got}
 
 
 @contextmanager
