@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from engine.consuming.taking import ack, take, taking, until
+from engine.consuming.taking import ack, is_dry, take, taking, until
 from milepost import FilterError, Milepost, NewMessage, Route
 from support import MakeMilepost
 

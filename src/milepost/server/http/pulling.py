@@ -52,7 +52,7 @@ async def pull(
     Any number of clients may pull at once. What is not settled in time goes to others; that counts as an attempt.
     """
     work = mp.pull(f"{group}/{name}", limit=limit, wait=wait, timeout=timeout)
-    return ClaimedDeliveries.of(await stopping.unless_begun(work))
+    return ClaimedDeliveries.of(await stopping.unless_begun(work, receive=receive_of(request)))
 
 
 @post("/settle", status_code=200, operation_id="settle", opt=operation(Role.CONSUME, TOO_LARGE, NOT_POSSIBLE))
