@@ -19,6 +19,17 @@ async def positions(mp: Milepost, **query: Any) -> list[int]:
     return [message.position async for message in mp.read(**query)]
 
 
+async def until_somebody_waits_for(connection: Connection) -> None:
+    """Until another session is held up by what this one has locked."""
+    statement = "select exists (select from pg_stat_activity where %s = any (pg_blocking_pids(pid)))"
+    async with await Connection.connect(connection.info.dsn, autocommit=True) as observer, asyncio.timeout(20):
+        while True:
+            cursor = await observer.execute(statement, [connection.info.backend_pid])
+            if await cursor.fetchone() == (True,):
+                return
+            await asyncio.sleep(0.01)
+
+
 def qualified(text: str, mp: Milepost) -> str:
     """A statement with the schema's name for `{}`."""
     return sql.SQL(text).format(sql.Identifier(mp.settings["schema"].value)).as_string(None)

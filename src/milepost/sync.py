@@ -119,6 +119,7 @@ class SyncMilepost:
 
     append = blocking(Milepost.append)
     append_many = blocking(Milepost.append_many)
+    create_subscription = blocking(Milepost.create_subscription)
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
     run_until_idle = blocking(Milepost.run_until_idle)

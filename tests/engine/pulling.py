@@ -1,14 +1,21 @@
 """What tests of pulling share: a small queue, its rows, and the clock."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
+
+import pytest
 
 from milepost import Milepost, NewMessage
 from milepost.engine.deliveries import DeliveryInfo
 from milepost.engine.managed import ManagedSubscription
+from milepost.engine.pulling import watching
 from milepost.engine.pulling.pulled import Pulled, PulledDelivery
 from milepost.engine.pulling.settling import Settled
 from support import qualified
+
+PATIENCE = 30.0
+"""Seconds that a pull waits which is not to end by itself."""
 
 
 class Jobs:
@@ -90,3 +97,30 @@ class Clock:
             ),
             {},
         )
+
+
+class Waiting:
+    """A pull that waits."""
+
+    def __init__(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+        self._asleep = asyncio.Event()
+        sleep = watching.Wait.sleep
+
+        async def noted(wait: watching.Wait, seconds: float) -> None:
+            self._asleep.set()
+            await sleep(wait, seconds)
+
+        monkeypatch.setattr(watching.Wait, "sleep", noted)
+        self._task = asyncio.create_task(jobs.pull(wait=PATIENCE, **options))
+
+    async def asleep(self) -> None:
+        """Until it sleeps for good: its process listens."""
+        await self._asleep.wait()
+
+    async def cancel(self) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def got(self) -> list[int]:
+        async with asyncio.timeout(PATIENCE - 10):
+            return positions(await self._task)

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from engine.pulling import Jobs, positions
+from engine.pulling import Jobs, Waiting, positions
 from milepost import Milepost, MilepostError
+from milepost.engine.pulling import turn, watching
 from milepost.progress.pulling import PostgresPulling
-from support import Connection, MakeMilepost, qualified
+from support import Connection, MakeMilepost, qualified, until_somebody_waits_for
 
 
 @pytest.fixture
@@ -109,8 +110,7 @@ class TestSettling:
         tasks = await ready.pull(limit=2)
         await ready.settle(ack=tasks, connection=connection)
         second = asyncio.create_task(ready.settle(retry=tasks))
-        await asyncio.sleep(0.05)
-        assert not second.done()
+        await until_somebody_waits_for(connection)
         await connection.commit()
         assert (await second).refused == tuple(tasks)
 
@@ -120,7 +120,7 @@ class TestSettling:
         tasks = await jobs.pull()
         await jobs.settle(extend=tasks, connection=connection)
         second = asyncio.create_task(jobs.settle(ack=tasks))
-        await asyncio.sleep(0.05)
+        await until_somebody_waits_for(connection)
         await connection.commit()
         assert (await second).moved == tuple(tasks)
 
@@ -142,7 +142,7 @@ class TestSettling:
         lock = qualified('select from {}.deliveries where "position" = %s for update', mp).encode()
         await connection.execute(lock, [2])
         second = asyncio.create_task(jobs.settle(ack=tasks))
-        await asyncio.sleep(0.1)
+        await until_somebody_waits_for(connection)
         await connection.execute(lock, [1])
         await connection.rollback()
         assert (await second).moved == tuple(tasks)
@@ -264,17 +264,24 @@ class TestElsewhere:
             await jobs.settle(ack=first[:1], retry=first[1:], after=0)
             assert await Jobs(other).drain() == [3, 4, 5, 6]
 
-    async def test_waiting(self, make_mp: MakeMilepost, second_url: str) -> None:
+    async def test_waiting(self, make_mp: MakeMilepost, second_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(turn, "POLL", 1000.0)
+        monkeypatch.setattr(watching, "POLL_WITHOUT_LISTENING", 1000.0)
         async with make_mp(progress=second_url) as mp, make_mp(progress=second_url) as other:
             jobs = await Jobs.create(mp, ordered_by="stream")
-            waiting = asyncio.create_task(Jobs(other).pull(wait=20))
-            await asyncio.sleep(0.1)
+            waiting = Waiting(Jobs(other), monkeypatch)
+            await waiting.asleep()
             await jobs.append(2)
-            [task] = await waiting
-            waiting = asyncio.create_task(Jobs(other).pull(wait=20))
-            await asyncio.sleep(0.3)
-            await jobs.settle(ack=task)
-            assert positions(await waiting) == [2]
+            assert await waiting.got() == [1]
+            waiting = Waiting(Jobs(other), monkeypatch)
+            await waiting.asleep()
+            await other.services.wakeups.probed()
+            [[token]] = await jobs.execute(
+                "select subscription || '-' || \"position\" || '-' || replace(claim::text, '-', '') "
+                "from {}.deliveries where claim is not null"
+            )
+            await jobs.settle(ack=token)
+            assert await waiting.got() == [2]
 
     async def test_in_the_callers_transaction(self, make_mp: MakeMilepost, second_url: str) -> None:
         async with make_mp(progress=second_url) as mp:

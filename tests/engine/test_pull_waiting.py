@@ -7,13 +7,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from engine.pulling import Jobs, positions
+from engine.pulling import PATIENCE, Jobs, Waiting, positions
 from milepost import Milepost, NewMessage, Retry, UnknownSubscription
 from milepost.engine.pulling import turn, watching
+from milepost.log.wakeups import Wakeups
 from milepost.progress.pulling import PostgresPulling
 from support import MakeMilepost
-
-PATIENCE = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -27,31 +26,6 @@ async def other(make_mp: MakeMilepost) -> AsyncIterator[Milepost]:
     """Another process."""
     async with make_mp() as mp:
         yield mp
-
-
-class Waiting:
-    """A pull that waits, and how often it looked."""
-
-    def __init__(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-        self.looks = 0
-        self._asleep = asyncio.Event()
-        sleep = watching.Wait.sleep
-
-        async def noted(wait: watching.Wait, seconds: float) -> None:
-            self.looks += 1
-            self._asleep.set()
-            await sleep(wait, seconds)
-
-        monkeypatch.setattr(watching.Wait, "sleep", noted)
-        self._task = asyncio.create_task(jobs.pull(wait=PATIENCE, **options))
-
-    async def asleep(self) -> None:
-        """Until it sleeps for good: its process listens."""
-        await self._asleep.wait()
-
-    async def got(self) -> list[int]:
-        async with asyncio.timeout(PATIENCE - 10):
-            return positions(await self._task)
 
 
 async def test_an_append_ends_it(mp: Milepost, other: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,8 +175,7 @@ async def test_a_pull_that_is_cancelled_leaves_nothing_behind(
     jobs = await Jobs.create(mp)
     waiting = Waiting(jobs, monkeypatch)
     await waiting.asleep()
-    waiting._task.cancel()
-    await asyncio.wait([waiting._task])
+    await waiting.cancel()
     await jobs.append(1)
     assert positions(await jobs.pull(wait=PATIENCE)) == [1]
 
@@ -232,16 +205,11 @@ async def test_it_can_be_closed_and_opened_again(make_mp: MakeMilepost) -> None:
 async def test_without_notifications_it_looks_now_and_then(
     mp: Milepost, other: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Wakeups, "start", lambda wakeups: None)
     jobs = await Jobs.create(mp, ordered_by="stream")
     await jobs.append(2)
     [first] = await jobs.pull()
     waiting = Waiting(jobs, monkeypatch)
     await waiting.asleep()
-    await mp.log.wakeups.stop()
-    waiting_for = asyncio.create_task(waiting.got())
-    await asyncio.sleep(0)
     await other.settle(ack=first.token)
-    # Somebody who does not listen looks by itself.
-    mp.log.wakeups._woken.set()
-    mp.log.feed._announce()
-    assert await waiting_for == [2]
+    assert await waiting.got() == [2]

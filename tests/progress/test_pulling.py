@@ -13,6 +13,7 @@ from milepost.progress.created import PostgresCreated
 from milepost.progress.protocol import Definition
 from milepost.progress.pulling import Claim, NotPulled, PostgresPulling, Reply, Request, Scanned, Settlement
 from progress.keepers import PostgresKeeper
+from support import until_somebody_waits_for
 
 SETTINGS: dict[str, Any] = {
     "ordered_by": None,
@@ -181,8 +182,7 @@ class TestConverting:
         await table.pull()
         await connection.execute(table.keeper.qualified("select from {}.lanes for no key update").encode())
         patient = asyncio.create_task(table.pull(scanned=page(0, [1, 2])))
-        await asyncio.sleep(0.05)
-        assert not patient.done()
+        await until_somebody_waits_for(connection)
         await connection.rollback()
         assert taken(await patient) == [1, 2]
 
@@ -265,8 +265,7 @@ class TestHeads:
                 id=table.id,
             )
         )
-        await asyncio.sleep(0.05)
-        assert not decision.done()
+        await until_somebody_waits_for(connection)
         await connection.commit()
         await decision
         assert await table.rows() == {1: ("retrying", False), 2: ("running", True)}

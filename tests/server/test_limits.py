@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from milepost import Milepost
+from milepost.server import serving
 from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
 from server.answers import problem
 from server.process import StartServer
@@ -197,3 +198,22 @@ async def test_requests_that_do_not_wait_for_answers(start_server: StartServer) 
     last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await asyncio.to_thread(send, start_server().port, one * 5 + last)
     assert answer.count(b"HTTP/1.1 200 OK") == 6
+
+
+@pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+async def test_small_answers_do_not_wait_for_each_other(host: str, family: int) -> None:
+    """Nothing is held back to be sent with what comes next."""
+    held_back: list[int] = []
+
+    async def look(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted = writer.get_extra_info("socket")
+        held_back.append(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0)
+        writer.close()
+
+    with serving.listen(host, 0) as listener:
+        assert listener.family == family
+        async with await asyncio.start_server(look, sock=listener):
+            reader, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+            await reader.read()
+            writer.close()
+    assert held_back == [False]
