@@ -368,7 +368,7 @@ class Milepost:
             before_version=before_version,
         )
 
-    async def create_subscription(self, name: str, *, if_exists: IfExists = "update", **options: Any) -> None:
+    async def create_subscription(self, /, name: str, *, if_exists: IfExists = "update", **options: Any) -> None:
         """Creates a durable subscription for consumers, or for pulling with `tracking="all"`.
 
         Its options are those of `milepost.engine.consuming.options.Created`; they are stored, and
