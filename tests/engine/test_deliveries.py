@@ -120,7 +120,7 @@ class TestLooking:
         ("choice", "words"),
         [
             ({"state": "prked"}, "did you mean 'parked'"),
-            ({"state": "done"}, "there is no state 'done'"),
+            ({"state": "gone"}, "there is no state 'gone'"),
             ({"state": []}, "empty list"),
             ({"after": -1}, "after: a number from 0 on"),
             ({"limit": -1}, "limit: a number from 0 on"),

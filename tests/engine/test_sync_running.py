@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage, UnknownSubscription
-from milepost.engine.worker import Worker
+from milepost.engine.sharing import Sharing
 from support import MakeMilepost
 
 
@@ -61,11 +61,11 @@ def test_an_error_of_the_block(mp: Milepost, handled: "Queue[Any]") -> None:
 def test_an_error_that_ended_the_work_is_raised_at_the_end(
     mp: Milepost, handled: "Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(worker: Worker, pause: float) -> None:
+    async def broken(sharing: object, pause: float) -> None:
         handled.put("broken")
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Worker, "_share", broken)
+    monkeypatch.setattr(Sharing, "_share", broken)
     with mp.sync as log:
         with pytest.raises(ZeroDivisionError):
             with log.running():

@@ -5,11 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.deploys.chaos import deploys_for
 from milepost import Milepost
-
-pytest.register_assert_rewrite("engine.deploys.chaos")
-
-from engine.deploys.chaos import deploys_for  # noqa: E402
 
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
 
