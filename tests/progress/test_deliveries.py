@@ -9,7 +9,7 @@ import pytest
 
 from milepost.dispatch import Move, State
 from milepost.log.database import Connection
-from milepost.progress.deliveries import Choice, Decided, Decision, PostgresDeliveries, identified
+from milepost.progress.deliveries import Choice, Decided, Decision, PostgresDeliveries
 from progress import test_postgresql
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, held_positions, row, taken
@@ -94,8 +94,6 @@ class TestChoices:
         await owner.add(row(1, "parked"))
         assert (await deliveries.decide(Decision.SKIP, [1])).moved == 1
         assert [one.state for one in await others.at([1, 2])] == ["parked", "retrying"]
-        assert await identified(postgres.database, postgres.schema, "g", "other") == other.held.subscription
-        assert await identified(postgres.database, postgres.schema, "other", "g") is None
 
     async def test_few_among_many(
         self,

@@ -9,6 +9,7 @@ from milepost.engine.builder import Builder
 from milepost.engine.declaring import Declaring
 from milepost.engine.journal import FieldLogger
 from milepost.engine.runner import Runner
+from milepost.engine.sharing import SOON
 from milepost.engine.subscription import Subscription
 from milepost.log.database import end
 from milepost.progress.protocol import Opened, Sign
@@ -17,8 +18,6 @@ DEFINITIONS = "milepost.engine.definitions"
 """The logger that says what changes of definitions, and what keeps it from changing."""
 PATIENCE = 5.0
 """Seconds between two looks at whether a newer program has ended."""
-SOON = 0.1
-"""Seconds between two looks at whether lanes have come to where their order can change."""
 
 
 class Served:

@@ -145,10 +145,3 @@ class PostgresDeliveries:
     async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:
         named = {"subscription": self._subscription, **parameters}
         return await self._database.execute(self._statements.get(statement), named)
-
-
-async def identified(database: Database, schema: str, group: str, name: str) -> int | None:
-    """The number of a subscription; None if there is none."""
-    statement = Statements(schema, "milepost.progress").get("identify")
-    rows = await database.execute(statement, {"group": group, "name": name})
-    return int(rows[0][0]) if rows else None
