@@ -7,7 +7,7 @@ WORK ?=
 
 .PHONY: demo test check soak bench clean
 
-demo: $(READY)  ## an embedded PostgreSQL and a small shop, live in the terminal
+demo: $(READY)  ## an embedded PostgreSQL, a small shop, the console, and a live table in the terminal
 	$(BIN)/milepost demo
 
 test: $(READY)  ## all tests

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from milepost.app import Milepost
+    from milepost.client import connect
     from milepost.dispatch.retry import Retry
     from milepost.dispatch.route import Route
     from milepost.engine.checkpoint import Checkpoint
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
         Lost,
         MilepostError,
         NoDatabase,
+        NotAllowed,
         NotConfirmed,
         NotHandled,
         NotHandledYet,
@@ -71,6 +73,7 @@ __all__ = [
     "MilepostError",
     "NewMessage",
     "NoDatabase",
+    "NotAllowed",
     "NotConfirmed",
     "NotHandled",
     "NotHandledYet",
@@ -91,10 +94,12 @@ __all__ = [
     "by_correlation",
     "by_function",
     "by_property",
+    "connect",
 ]
 
 # Imported when first asked for, so that `milepost.filter` can be used without a driver.
 _MODULES = (
+    "milepost.client",
     "milepost.errors",
     "milepost.dispatch.retry",
     "milepost.dispatch.route",

@@ -1,7 +1,7 @@
 """`Milepost`: the object that a program is written around."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from functools import cached_property
@@ -32,29 +32,32 @@ from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.rows import Rows
 from milepost.engine.services import Services, in_another_database, outside, with_log
+from milepost.engine.solitude import Solitude
 from milepost.engine.subscription import Subscription, Subscriptions
 from milepost.engine.trace.traced import Trace
 from milepost.engine.trace.tracer import LIMIT, Tracer
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase
 from milepost.filter import compile_filter
 from milepost.log.appender import Appender
-from milepost.log.codec import Codec, MessageClass, check_stream
+from milepost.log.codec import Codec, check_stream
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database
 from milepost.log.feed import Now
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import END, Page, Query, Reader, one_ahead
+from milepost.log.reader import END, Page, Query, Reader, check_bounds, one_ahead
+from milepost.log.registering import Registering
 from milepost.log.schema import Migrate
 from milepost.log.selection import Selection
+from milepost.log.since import Since
 from milepost.log.statements import Statements
 from milepost.options import resolve
+from milepost.progress.nodes import Node, PostgresNodes
 from milepost.progress.protocol import Leases, Progress
 
 if TYPE_CHECKING:
     from milepost.sync import SyncMilepost
 
-C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 Names = str | Sequence[str]
@@ -63,7 +66,7 @@ NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
 
-class Milepost:
+class Milepost(Registering):
     """A message log on PostgreSQL, and everything that follows it.
 
     Every option can also be set by an environment variable, `MILEPOST_` and its name.
@@ -124,8 +127,12 @@ class Milepost:
             self._codec.registered, self._kept, group=self.settings["group"].value, instruments=self._instruments
         )
         self._listeners = Listeners()
-        self._desks = Desks(self._place)
-        self._puller = Puller(self._statements.schema, self._kept, self._reader, self._place)
+        self._solitude = Solitude()
+        self.desks = Desks(self._place, self._listeners)
+        """The subscriptions with consumers in this process; for the server."""
+        self.node: str | None = None
+        """The address at which this process serves consumers elsewhere; the server sets it."""
+        self._puller = Puller(self._statements.schema, self._kept, self._reader, self._place, self._listeners)
         self._log: Log | None = None
         self._services: Services | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -211,13 +218,20 @@ class Milepost:
     async def _close(self) -> None:
         log, services = self._log, self._services
         if log is not None:
-            await self._desks.close()
+            await self.desks.close()
             await self._puller.close()
         self._log = self._services = self._loop = None
         if services is not None:
             await services.close()
         if log is not None:
             await log.close()
+
+    def forget(self) -> object:
+        """In a forked process: what is open stayed in the parent; gives what must not be ended here."""
+        left = self._log, self._services
+        self._log = self._services = self._loop = None
+        self._entered = 0
+        return left
 
     @property
     def log(self) -> Log:
@@ -235,42 +249,6 @@ class Milepost:
             raise MilepostError(NOT_OPEN)
         return self._services
 
-    def message(
-        self,
-        name: str | None = None,
-        *,
-        version: int = 1,
-        aliases: Iterable[str] = (),
-        properties: Iterable[str] = (),
-    ) -> Callable[[C], C]:
-        """Registers a dataclass, a msgspec struct or a Pydantic model as the payload of a type.
-
-        Args:
-            name: The stored type. Defaults to the class's own name.
-            version: Grows when old payloads no longer fit; `upcast` then takes them along. Defaults to 1.
-            aliases: Older names of the type, which decode to this class too.
-            properties: Fields that are copied to the message's properties, where filters see them.
-        """
-
-        if isinstance(name, type):
-            raise TypeError(f"write @mp.message() above {name.__name__}, with parentheses")
-
-        def register(cls: C) -> C:
-            declared = MessageClass(cls, name or cls.__name__, version, tuple(aliases), tuple(properties))
-            self._codec.register(declared)
-            return cls
-
-        return register
-
-    def upcast(self, name: str, *, from_version: int) -> Callable[[F], F]:
-        """Registers the function that takes a decoded payload of `from_version` to the next version."""
-
-        def register(function: F) -> F:
-            self._codec.register_upcast(name, from_version, function)
-            return function
-
-        return register
-
     def subscription(self, name: str, **options: Any) -> Subscription:
         """Declares a durable subscription: a decorator for its handler, or with `.on` for several.
 
@@ -283,13 +261,13 @@ class Milepost:
         return self._subscriptions.provide(function)
 
     def on_event(self, function: F) -> F:
-        """Declares a listener: a function that is told what happens to this program's subscriptions.
+        """Declares a listener: a function that is told what happens to subscriptions that this program works on.
 
         The annotation of its parameter says of what: a class of `milepost.events`, a union of them, or nothing
         for everything. A plain function is called on the event loop, so it has to be quick. An `async` one gets
         its events one after the other and delays nobody; when 10,000 wait for it, or 8 MiB, it misses further
         ones. What a listener raises is logged and changes nothing. One that is declared while the program runs
-        listens from its next start on.
+        listens from its next start on, or when the first consumer of a subscription comes.
         """
         return self._listeners.add(function)
 
@@ -336,6 +314,11 @@ class Milepost:
         """
         return await Overview(self._place()).all()
 
+    async def nodes(self) -> list[Node]:
+        """The servers on this database that clients can connect to, the first that came first."""
+        place = self._place()
+        return await PostgresNodes(place.services.database or place.log.database, self._statements.schema).all()
+
     async def trace(
         self,
         target: str | UUID,
@@ -368,18 +351,22 @@ class Milepost:
             before_version=before_version,
         )
 
-    async def create_subscription(self, /, name: str, *, if_exists: IfExists = "update", **options: Any) -> None:
+    async def create_subscription(
+        self, /, name: str, *, if_exists: IfExists = "update", **options: Any
+    ) -> ManagedSubscription:
         """Creates a durable subscription for consumers, or for pulling with `tracking="all"`.
 
         Its options are those of `milepost.engine.consuming.options.Created`; they are stored, and
-        `manage(…).update` changes them while consumers run.
+        `manage(…).update` changes them while consumers run. What `manage` gives is returned.
 
         Args:
-            name: The name, in this program's group.
+            name: `group/name`, or the name alone for one of the own group.
             if_exists: "update" (the default) changes its settings to these, "error" raises `AlreadyExists`,
                 "ignore" leaves it as it is.
         """
-        await create(self._place(), self.settings["group"].value, Created.of(name, options), if_exists)
+        group, own_name = self._address(name)
+        await create(self._place(), group, Created.of(own_name, options), if_exists)
+        return self.manage(name)
 
     def consumer(
         self,
@@ -402,9 +389,7 @@ class Milepost:
             routes: Several of the above, instead.
         """
         options = {"where": where, "priority": priority, "capacity": capacity, "capacity_bytes": capacity_bytes}
-        group, _, name = subscription.rpartition("/")
-        chosen = routes_of(routes, options)
-        return self._desks.consumer(group or self.settings["group"].value, name, chosen)
+        return self.desks.consumer(*self._address(subscription), routes_of(routes, options))
 
     async def pull(
         self,
@@ -459,6 +444,7 @@ class Milepost:
         reason: Reason = "",
         after: float | None = None,
         timeout: float | None = None,
+        id: UUID | None = None,
         connection: object | None = None,
     ) -> Settled:
         """Settles deliveries that were pulled, in one transaction: each whose claim still holds.
@@ -475,6 +461,8 @@ class Milepost:
             reason: Why, for those that failed: a text, or an exception, which is stored with its traceback.
             after: Seconds after which those of `retry` come again. Defaults to what the policy says.
             timeout: Seconds for those of `extend`. Defaults to the subscription's own.
+            id: Of this request, if you want to repeat it when its answer gets lost: within five minutes it is done
+                once, and answered the same. Defaults to none.
             connection: The caller's own connection, to the database that progress is kept in: it is part of its
                 transaction.
         """
@@ -483,13 +471,13 @@ class Milepost:
             reason=reason,
             after=after,
             timeout=timeout,
+            id=id,
             executor=None if connection is None else self._executor(connection),
         )
 
     def manage(self, address: str) -> ManagedSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
-        group, _, name = address.rpartition("/")
-        return ManagedSubscription(group or self.settings["group"].value, name, self._place)
+        return ManagedSubscription(*self._address(address), self._place)
 
     def _place(self) -> Place:
         return Place(
@@ -497,7 +485,9 @@ class Milepost:
             reader=self._reader,
             services=self.services,
             subscriptions=self._subscriptions,
+            solitude=self._solitude,
             group=self.settings["group"].value,
+            node=self.node,
         )
 
     def _program(self) -> Program:
@@ -552,6 +542,8 @@ class Milepost:
         where: str | None = None,
         after: int = 0,
         after_version: int = 0,
+        before: int | None = None,
+        before_version: int | None = None,
         since: datetime | None = None,
         backwards: bool = False,
         limit: int | None = None,
@@ -569,6 +561,8 @@ class Milepost:
             where: A filter over the messages' properties, such as `amount >= 100 && region == "EU"`.
             after: Only messages with a higher position.
             after_version: Only messages with a higher version; for one stream.
+            before: Only messages with a lower position; not for one stream.
+            before_version: Only messages with a lower version; for one stream.
             since: Only messages of this time or later.
             backwards: The newest first.
             limit: At most so many.
@@ -581,6 +575,8 @@ class Milepost:
             where=where,
             after=after,
             after_version=after_version,
+            before=before,
+            before_version=before_version,
             since=since,
             backwards=backwards,
             limit=limit,
@@ -600,17 +596,27 @@ class Milepost:
         where: str | None = None,
         after: int = 0,
         after_version: int = 0,
+        before: int | None = None,
+        before_version: int | None = None,
         since: datetime | None = None,
         backwards: bool = False,
         limit: int | None = None,
         connection: object | None = None,
+        looked: Callable[[int], None] = lambda _: None,
     ) -> AsyncGenerator[Page, None]:
-        """What `read` gives, in the lists it is fetched in."""
-        for name, number in (("limit", limit), ("after", after), ("after_version", after_version)):
-            if number is not None and not 0 <= number <= END:
-                raise InvalidMessage(name, f"a number from 0 on is wanted, not {number}")
-        if since is not None and since.tzinfo is None:
-            raise InvalidMessage("since", "a datetime with a time zone is wanted")
+        """What `read` gives, in the lists it is fetched in.
+
+        As long as nothing was found, `looked` is told from which position, or version of one stream, to go on.
+        """
+        check_bounds(
+            stream,
+            limit=limit,
+            after=after,
+            after_version=after_version,
+            before=before,
+            before_version=before_version,
+            since=since,
+        )
         selection = Selection.of(category=category, stream=stream, types=types)
         query = _query(selection, where, since=since, backwards=backwards)
         if isinstance(stream, str):
@@ -620,16 +626,25 @@ class Milepost:
                 query,
                 after=after,
                 after_version=after_version,
+                before_version=END + 1 if before_version is None else before_version,
                 limit=limit,
+                looked=looked,
             )
-        elif connection is not None or after_version:
-            raise InvalidMessage("stream", "connection and after_version are for reading one stream")
+        elif connection is not None:
+            raise InvalidMessage("stream", "connection is for reading one stream")
         else:
             horizon = self.log.horizon
             high = await horizon.look()
+            high = high if before is None else min(high, before - 1)
             pages = one_ahead(
                 self._reader.log_pages(
-                    self.log.database, query, low=after, high=high, limit=limit, life=horizon.life
+                    self.log.database,
+                    query,
+                    low=after,
+                    high=high,
+                    limit=limit,
+                    life=horizon.life,
+                    looked=looked,
                 )
             )
         async with aclosing(pages):
@@ -701,7 +716,8 @@ def _query(
     selection: Selection, where: str | None, *, since: datetime | None = None, backwards: bool = False
 ) -> Query:
     compiled = None if where is None else compile_filter(where)
-    return query_of(selection, compiled, since=since, backwards=backwards)
+    wanted = None if since is None else Since(since)
+    return query_of(selection, compiled, since=wanted, backwards=backwards)
 
 
 def _started(url: str) -> str:

@@ -32,7 +32,9 @@ def start(url: str, *, keep_running: bool = False) -> str:
     server = _server(folder)
     if keep_running:
         (folder / KEPT).touch()
+    # Registered after the server's own ending, and so run before it.
     atexit.register(_leave_running, server, folder / KEPT)
+    atexit.register(_forget_the_dead, server)
     address: str = server.get_uri()
     return address
 
@@ -50,9 +52,19 @@ def stop(url: str) -> bool:
 
 
 def _leave_running(server: Any, kept: Path) -> None:
-    # Registered after the server's own ending, and so run before it.
     if kept.exists():
         server.cleanup_mode = None
+
+
+def _forget_the_dead(server: Any) -> None:
+    """A process that was killed did not say that it ends; without this the server would wait for it for ever."""
+    from psutil import pid_exists
+
+    users = server.global_process_id_list
+    with server._lock:
+        for pid in users.get_and_remove(0):
+            if not pid_exists(pid):
+                users.get_and_remove(pid)
 
 
 def _server(folder: Path) -> Any:

@@ -86,14 +86,16 @@ class Busy(MilepostError):
 
 
 class NotConfirmed(MilepostError):
-    """Workers have not let a subscription go in time: `workers` says which."""
+    """Workers have not let a subscription go in time: `workers` says which, the text what holds all the same."""
 
     transient: ClassVar[bool] = True
 
-    def __init__(self, subscription: str, workers: Sequence[str]) -> None:
+    def __init__(self, subscription: str, workers: Sequence[str], so_far: str = "") -> None:
         self.subscription = subscription
         self.workers = tuple(workers)
-        super().__init__(f"{subscription}: not confirmed by {', '.join(workers)}: a handler may still run there")
+        stands = f"{so_far}; " if so_far else ""
+        names = ", ".join(workers)
+        super().__init__(f"{subscription}: {stands}not confirmed by {names}, which may still be at work on it")
 
 
 class Lost(MilepostError):
@@ -106,7 +108,8 @@ class ConsumerClosed(MilepostError):
     "left": its block has ended. "drained": it was to take nothing new, and what it had is settled. "stopped": one
     of its deliveries was settled with `stop`. "too many consumers": it could not come, by `max_consumers`.
     "deleted": the subscription was. "closed": the `Milepost` was. "lost": this process could not go on with the
-    subscription; its log says why.
+    subscription; its log says why. Of a client also "access": its token is not in force or does not allow it; "bad
+    frame": the server did not understand it.
     """
 
     def __init__(self, reason: str, detail: str = "") -> None:
@@ -127,9 +130,17 @@ class NoDatabase(MilepostError):
 
 
 class Unavailable(MilepostError):
-    """The database cannot serve this now: unreachable, starting, or not a primary."""
+    """The database, or the server, cannot serve this now: unreachable, starting, or not a primary."""
 
     transient: ClassVar[bool] = True
+
+
+class NotAllowed(MilepostError):
+    """A server does not let this client do it: no token, one that is not in force, or one without the `role`."""
+
+    def __init__(self, problem: str, role: str | None = None) -> None:
+        self.role = role
+        super().__init__(problem)
 
 
 class FilterError(MilepostError):

@@ -79,6 +79,10 @@ class Ranges:
                 pairs.append((after, end))
         return Ranges(pairs)
 
+    def both(self, other: "Ranges") -> "Ranges":
+        """What is in these and in the other ones."""
+        return self.minus(self.minus(other))
+
     def without(self, positions: Iterable[int]) -> "Ranges":
         """All but these positions, which come in order."""
         pairs, rest = [], list(self)[::-1]
@@ -96,3 +100,5 @@ class Ranges:
 
 NOTHING = Ranges()
 """No position at all."""
+EVERYTHING = Ranges([(1, 2**63 - 1)])
+"""Every position that there can be."""

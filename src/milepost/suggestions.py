@@ -7,5 +7,10 @@ from difflib import get_close_matches
 def suggestion(name: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown name: the known one that is close to it, or else all of them."""
     names = list(known)
-    close = get_close_matches(name, names, n=1)
-    return f": did you mean {close[0]!r}?" if close else f"; it has {', '.join(names)}"
+    close = closest(name, names)
+    return f": did you mean {close!r}?" if close else f"; it has {', '.join(names)}"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is close to an unknown one, if any is."""
+    return next(iter(get_close_matches(name, list(known), n=1)), None)

@@ -168,4 +168,4 @@ def _report(result: Appended, as_json: bool) -> None:
         write_json(result)
         return
     what = "was there already" if result.duplicate else "appended"
-    console().print(f"{what}: version {result.version:,} of its stream, position {result.position:,}")
+    console().print(f"{what}: version {result.version} of its stream, position {result.position}")

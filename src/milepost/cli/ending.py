@@ -4,6 +4,8 @@ import errno
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import psycopg
 import typer
@@ -28,6 +30,15 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 class Refusal(Exception):
     """What a command cannot do, in words for the person who asked for it."""
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Around a call whose `ValueError` and `TypeError` are about what the person asked for."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise Refusal(str(error)) from error
 
 
 class Terminated(KeyboardInterrupt):

@@ -5,7 +5,7 @@ from time import monotonic
 from typing import TypeAlias
 
 from milepost.contrib.outlook import LogOutlook, SubscriptionOutlook
-from milepost.engine.figures import Figures
+from milepost.engine.figures import Figures, Of
 
 STALE = 30.0
 """Seconds after which what was said of a subscription is not repeated any more."""
@@ -55,13 +55,13 @@ class Metrics:
         subscriptions = [each for each in said if isinstance(each, SubscriptionOutlook)]
         return text(families([Snapshot(self._group, self._sums(), log, subscriptions)]))
 
-    def _sums(self) -> list[Figures]:
+    def _sums(self) -> list[tuple[Of, Figures]]:
         sums: dict[str, Figures] = {}
         with self._lock:
             for figures in (self._before, *self._counted.values()):
                 for each in figures.values():
                     _add(sums, each)
-        return list(sums.values())
+        return [((self._group, name), figures) for name, figures in sums.items()]
 
     def _fresh(self) -> list[LogOutlook | SubscriptionOutlook]:
         with self._lock:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 from milepost.cli.ending import Refusal
 
-_AGO = re.compile(r"([0-9]{1,9})([smhd])", re.ASCII)
+_AGO = re.compile(r"([0-9]{1,9})([smhd])(?: ago)?", re.ASCII)
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from milepost.app import Milepost
-from milepost.cli.ending import Refusal
+from milepost.cli.ending import Refusal, refusing
 from milepost.options import Setting, resolve
 
 Url = Annotated[
@@ -39,10 +39,8 @@ def checked_seconds(seconds: float) -> float:
 
 def settings(url: str | None, schema: str | None) -> dict[str, Setting]:
     """Every option with its value and its source."""
-    try:
+    with refusing():
         return resolve({"url": url, "schema": schema})
-    except (ValueError, TypeError) as error:
-        raise Refusal(str(error)) from error
 
 
 def milepost(url: str | None, schema: str | None, **options: Any) -> Milepost:

@@ -39,6 +39,14 @@ class _ListUnlessSaid(TyperGroup):
 
 app = typer.Typer(cls=_ListUnlessSaid, rich_markup_mode="markdown")
 
+Key = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KEY",
+        help="Only what is kept in order by this key: the stream, unless the subscription says otherwise.",
+        show_default=False,
+    ),
+]
 Reason = Annotated[
     str | None,
     typer.Option(
@@ -92,14 +100,7 @@ def list_(
             show_default=False,
         ),
     ] = None,
-    key: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY",
-            help="Only what is kept in order by this key: the stream, unless the subscription says otherwise.",
-            show_default=False,
-        ),
-    ] = None,
+    key: Key = None,
     reason: Reason = None,
     after: Annotated[int, typer.Option(metavar="POSITION", min=0, help="Only higher positions.")] = 0,
     limit: Annotated[
@@ -141,6 +142,7 @@ def retry(
     up_to: UpTo = None,
     limit: Limit = None,
     state: StateOf = None,
+    key: Key = None,
     reason: Reason = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -155,7 +157,7 @@ def retry(
     **Examples:** `milepost parked retry billing/invoices 81244 81250`;
     `milepost parked retry billing/invoices --all --reason timeout --limit 100`
     """
-    choice = _choice(Decision.RETRY, positions, all=all, up_to=up_to, state=state, reason=reason)
+    choice = _choice(Decision.RETRY, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
     with milepost(url, schema, migrate="check").sync as log:
         _decide(Decision.RETRY, log.manage(address), choice, limit, yes=yes, as_json=as_json)
 
@@ -168,6 +170,7 @@ def skip(
     up_to: UpTo = None,
     limit: Limit = None,
     state: StateOf = None,
+    key: Key = None,
     reason: Reason = None,
     yes: Yes = False,
     as_json: Json = False,
@@ -180,7 +183,7 @@ def skip(
 
     **Example:** `milepost parked skip billing/invoices 81244`
     """
-    choice = _choice(Decision.SKIP, positions, all=all, up_to=up_to, state=state, reason=reason)
+    choice = _choice(Decision.SKIP, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
     with milepost(url, schema, migrate="check").sync as log:
         _decide(Decision.SKIP, log.manage(address), choice, limit, yes=yes, as_json=as_json)
 
@@ -192,17 +195,25 @@ def _choice(
     all: bool,
     up_to: int | None,
     state: list[State] | None,
+    key: str | None,
     reason: str | None,
 ) -> dict[str, Any]:
     """The arguments of `retry` and `skip`; exactly one of positions, all and up to."""
     if sum([bool(positions), all, up_to is not None]) != 1:
         raise Refusal("which ones? Give their positions, or --all, or --up-to POSITION")
-    if positions and (state or reason is not None):
-        raise Refusal("--state and --reason go with --all and --up-to: positions say which ones already")
+    if positions and (state or key is not None or reason is not None):
+        raise Refusal("--state, --key and --reason go with --all and --up-to: positions say which ones already")
     if refused := set(state or ()) - decision.applies_to:
         allowed = ", ".join(sorted(decision.applies_to))
         raise Refusal(f"--state {min(refused)}: {decision.name.lower()} is for {allowed}")
-    return {"positions": positions or None, "all": all, "up_to": up_to, "state": state or None, "reason": reason}
+    return {
+        "positions": positions or None,
+        "all": all,
+        "up_to": up_to,
+        "state": state or None,
+        "key": key,
+        "reason": reason,
+    }
 
 
 def _decide(
@@ -223,7 +234,7 @@ def _decide(
     if as_json:
         write_json(decided)
     else:
-        remark = _remark(info) if decided.moved else ""
+        remark = _remark(decision, info) if decided.moved else ""
         console().print(visible(f"{_DONE[decision]} {_messages(decided.moved)}{remark}"))
     if decided.refused:
         _name(decided.refused)
@@ -234,8 +245,8 @@ def _count(managed: SyncManagedSubscription, choice: dict[str, Any], limit: int 
     if choice["positions"]:
         found = len(set(choice["positions"]))
     else:
-        states = choice["state"] or [State.PARKED]
-        found = managed.count_deliveries(state=states, reason=choice["reason"], up_to=choice["up_to"])
+        which = {name: choice[name] for name in ("key", "reason", "up_to")}
+        found = managed.count_deliveries(state=choice["state"] or [State.PARKED], **which)
     return found if limit is None else min(found, limit)
 
 
@@ -245,23 +256,24 @@ def _decided(
     done = _DONE[decision]
     change = managed.retry if decision is Decision.RETRY else managed.skip
     moved = 0
-    with ProgressBar(decision.name.lower(), count or None) as bar, Interruption() as interruption:
+    # What is said comes when the bar has gone: both are on one line else.
+    try:
+        with ProgressBar(decision.name.lower(), count or None) as bar, Interruption() as interruption:
 
-        def on_batch(so_far: int) -> None:
-            nonlocal moved
-            moved = so_far
-            bar.advance_to(moved, f"{moved:,} of {count:,}")
-            interruption.check()
+            def on_batch(so_far: int) -> None:
+                nonlocal moved
+                moved = so_far
+                bar.advance_to(moved, f"{moved:,} of {count:,}")
+                interruption.check()
 
-        try:
             return change(**choice, limit=limit, on_batch=on_batch)
-        except Interrupted:
-            say(f"{done} {moved:,} of {count:,}{_GO_ON}")
-            raise KeyboardInterrupt from None
-        except KeyboardInterrupt:
-            # What was under way is done as a whole or not at all.
-            say(f"{done} {moved:,} of {count:,}, or {BATCH:,} more{_GO_ON}")
-            raise
+    except Interrupted:
+        say(f"{done} {moved:,} of {count:,}{_GO_ON}")
+        raise KeyboardInterrupt from None
+    except KeyboardInterrupt:
+        # What was under way is done as a whole or not at all.
+        say(f"{done} {moved:,} of {count:,}, or {BATCH:,} more{_GO_ON}")
+        raise
 
 
 def _name(refused: dict[int, str]) -> None:
@@ -271,12 +283,13 @@ def _name(refused: dict[int, str]) -> None:
         say(f"and {len(refused) - NAMED:,} more were refused")
 
 
-def _remark(info: SubscriptionInfo) -> str:
+def _remark(decision: Decision, info: SubscriptionInfo) -> str:
     """Why nothing will happen now, if so."""
+    what = "they are looked at" if decision is Decision.RETRY else "what waits behind them is looked at"
     if info.status == "waiting":
-        return f"; nobody runs {info.group}/{info.name} now: they are looked at when its program starts"
+        return f"; nobody runs {info.group}/{info.name} now: {what} when its program starts"
     if info.status == "paused":
-        return f"; {info.group}/{info.name} is paused: they are looked at when it goes on"
+        return f"; {info.group}/{info.name} is paused: {what} when it goes on"
     return ""
 
 

@@ -36,6 +36,8 @@ class Pulse:
         mp.on_event(self._hear)
 
     def _hear(self, event: Started | Stopped) -> None:
+        if not self._declares(event):
+            return
         # Of each subscription, after all of them were declared; one that was deleted stops alone.
         if isinstance(event, Started):
             self._working.add(event.subscription)
@@ -51,9 +53,17 @@ class Pulse:
     async def _beat(self) -> None:
         while True:
             self._tell(Report(self._obstacle()))
-            for figures in self._counting.figures():
-                self._tell(figures)
+            for (group, _), figures in self._counting.figures():
+                # Another group's name beside its own would be too much for a pipe to take at once.
+                if group == self._mp.settings["group"].value:
+                    self._tell(figures)
             await asyncio.sleep(BEAT)
+
+    def _declares(self, event: Started | Stopped) -> bool:
+        """Whether it is of one with handlers: that consumers are here does not mean that those are called."""
+        if event.group != self._mp.settings["group"].value:
+            return False
+        return any(event.subscription == declared.name for declared in self._mp.declared())
 
     def _obstacle(self) -> str | None:
         if not self._working:

@@ -16,7 +16,7 @@ import typer
 
 from milepost.app import Milepost
 from milepost.cli.address import Address
-from milepost.cli.ending import TRACEBACK, Refusal, status_of
+from milepost.cli.ending import TRACEBACK, Refusal, refusing, status_of
 from milepost.cli.health import HealthServer
 from milepost.cli.metrics import Measured
 from milepost.cli.pipe import Mouth
@@ -115,10 +115,8 @@ def _module(name: str) -> ModuleType:
 
 def _lines(program: str, mp: Milepost) -> list[str]:
     """A line about each subscription; refuses what cannot run."""
-    try:
+    with refusing():
         declared = [subscription.declaration for subscription in mp.declared()]
-    except (ValueError, TypeError) as error:
-        raise Refusal(str(error)) from error
     if not declared:
         raise Refusal(
             f"{program} has no subscriptions: declare one with @mp.subscription(…) in a module it imports"

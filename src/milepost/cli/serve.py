@@ -1,7 +1,9 @@
-"""`milepost serve`: the log and its subscriptions over HTTP."""
+"""`milepost serve`: the log and its subscriptions over the network."""
 
 import asyncio
+import socket
 import sys
+from functools import partial
 from math import isfinite
 from ssl import SSLError
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +15,7 @@ from milepost.cli.ending import Refusal, say
 from milepost.cli.options import Schema, Url, milepost
 from milepost.server import MISSING
 from milepost.server.access.tokens import Tokens
-from milepost.server.hosts import LOCAL_NAMES, is_loopback
+from milepost.server.hosts import LOCAL_NAMES, address_of, is_loopback
 
 if TYPE_CHECKING:
     from milepost.server.serving import Certificate
@@ -46,15 +48,25 @@ def serve(
     tls_key: Annotated[
         str | None, typer.Option(metavar="FILE", help="The key of the certificate.", show_default=False)
     ] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Where clients of other servers on the same database reach this one: https://milepost-1:8480. "
+            "The address it listens at, unless this says another.",
+            show_default=False,
+        ),
+    ] = None,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long what is open may take to end after a signal.")
     ] = 25,
     url: Url = None,
     schema: Schema = None,
 ) -> None:
-    """Serves the log and its subscriptions over HTTP, until Ctrl-C or SIGTERM.
+    """Serves the log and its subscriptions over HTTP and WebSocket, until Ctrl-C or SIGTERM.
 
-    **Try it:** `milepost serve --embedded`, then `curl localhost:8480/v1/head`
+    **Try it:** `milepost serve --embedded`, then open http://localhost:8480, which is the console; programs ask
+    `curl localhost:8480/v1/head`
 
     Without a token it serves this machine alone. On any other address every request needs one, which
     `milepost token make` makes. What there is to ask is described at /openapi.json.
@@ -67,7 +79,16 @@ def serve(
     mp = milepost("embedded" if embedded else url, schema)
     is_local = is_loopback(host) and not tokens
     asyncio.run(
-        _serve(mp, host, port, hosts=_hosts(allow_host, is_local), local=is_local, tls=certificate, grace=grace)
+        _serve(
+            mp,
+            host,
+            port,
+            hosts=_hosts(allow_host, is_local),
+            local=is_local,
+            tls=certificate,
+            grace=grace,
+            advertise=_advertised(advertise),
+        )
     )
 
 
@@ -80,7 +101,9 @@ async def _serve(
     local: bool,
     tls: "Certificate | None",
     grace: float,
+    advertise: str | None,
 ) -> None:
+    from milepost.console import Console
     from milepost.server import create_app, serving
 
     try:
@@ -88,22 +111,50 @@ async def _serve(
     except OSError as error:
         raise Refusal(f"--host {host} --port {port}: {error.strerror or error}") from error
     with listener:
+        address = _address(host, listener.getsockname()[1], encrypted=tls is not None)
+        app = create_app(
+            mp,
+            access="local" if local else "tokens",
+            hosts=hosts,
+            advertise=advertise or _reached_at(address),
+            pages=Console,
+        )
         async with mp:
-            name = f"[{host}]" if ":" in host else host
-            typer.echo(f"serving at {'https' if tls else 'http'}://{name}:{listener.getsockname()[1]}")
-            sys.stdout.flush()
             if not local:
                 await _remark(mp, encrypted=tls is not None or is_loopback(host))
-            app = create_app(mp, access="local" if local else "tokens", hosts=hosts)
-            await serving.serve(app, listener, grace=grace, tls=tls)
+            await serving.serve(app, listener, grace=grace, tls=tls, ready=partial(_say_where, address))
+
+
+def _say_where(address: str) -> None:
+    typer.echo(f"serving at {address}")
+    sys.stdout.flush()
+
+
+def _address(host: str, port: int, *, encrypted: bool) -> str:
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if encrypted else 'http'}://{name}:{port}"
+
+
+def _reached_at(address: str) -> str:
+    """Where others reach what listens at an address: on every interface that is the name of this machine."""
+    for anywhere in ("//0.0.0.0:", "//[::]:"):
+        address = address.replace(anywhere, f"//{socket.gethostname()}:")
+    return address
+
+
+def _advertised(url: str | None) -> str | None:
+    try:
+        return None if url is None else address_of(url)
+    except ValueError as error:
+        raise Refusal(f"--advertise: {error}") from error
 
 
 async def _remark(mp: Milepost, *, encrypted: bool) -> None:
     """Says what a person may not have thought of."""
     if not await Tokens(mp.log.database, mp.settings["schema"].value).in_force():
-        say(
-            "there is no token yet, and every request is refused: make one, `milepost token make NAME --role read`"
-        )
+        where = " --url embedded" if mp.settings["url"].value == "embedded" else ""
+        make = f"`milepost token make NAME --role read{where}`"
+        say(f"there is no token yet, and every request is refused: make one, {make}")
     if not encrypted:
         say("tokens travel in clear text: give --tls-cert and --tls-key, or let a proxy with TLS stand before it")
 

@@ -1,9 +1,11 @@
 """`milepost subscriptions`: who follows the log, and how far behind."""
 
 import asyncio
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from milepost.cli.age import age
@@ -47,6 +49,8 @@ def subscriptions(context: typer.Context, as_json: Json = False, url: Url = None
 def show_(address: Address, as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
     """Shows one subscription, with each of its lanes: who has it, since when, how far it is.
 
+    Of one that was created for consumers it shows all settings too, which `update` changes.
+
     **Example:** `milepost subscriptions show billing/invoices`
     """
     info = asyncio.run(_one(address, url, schema))
@@ -66,6 +70,30 @@ def show_(address: Address, as_json: Json = False, url: Url = None, schema: Sche
         since = f"{lane.since.astimezone():%Y-%m-%d %H:%M:%S}" if lane.since else ""
         lanes.add_row(str(lane.number), str(lane.position), visible(lane.owner or ""), since)
     show(lanes)
+    if info.settings is not None:
+        show(settings_table(info.settings))
+
+
+def settings_table(settings: Mapping[str, Any]) -> Table:
+    """Settings of a subscription that was created, a line each."""
+    rows = table("setting", "value")
+    for name, value in settings.items():
+        rows.add_row(name, visible(_in_words(value)))
+    return rows
+
+
+def _in_words(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case dict():
+            return ", ".join(f"{name} {_in_words(part)}" for name, part in value.items())
+        case list() | tuple():
+            return ", ".join(map(_in_words, value))
+        case int() | float():
+            return f"{value:,}".removesuffix(".0")
+        case _:
+            return str(value)
 
 
 async def _all(url: str | None, schema: str | None) -> list[SubscriptionInfo]:
@@ -98,6 +126,9 @@ def _remarks(info: SubscriptionInfo) -> list[str]:
         remarks.append(f"of an older definition, waiting for those of the newer to end: {workers}")
     if info.replaying:
         remarks.append(f"replaying: {info.replaying:,} positions left")
+    if info.settings is not None and info.settings["tracking"] != "all":
+        others = f"; stand by: {', '.join(map(visible, info.standby))}" if info.standby else ""
+        remarks.append(f"consumers: {info.consumers:,}{others}")
     if info.last_error is not None and info.last_error_at is not None:
         remarks.append(
             f"last error, at {info.last_error_at.astimezone():%Y-%m-%d %H:%M:%S}: {visible(info.last_error)}"

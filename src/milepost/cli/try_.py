@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from milepost.app import Milepost
-from milepost.cli.ending import Refusal
+from milepost.cli.ending import Refusal, refusing
 from milepost.cli.options import Json
 from milepost.cli.output import write_json
 from milepost.cli.question import Yes, confirm
@@ -20,6 +20,7 @@ from milepost.cli.run import program_of
 from milepost.cli.tried import Telling, as_json
 from milepost.engine.subscription import Subscription
 from milepost.engine.trial import Chosen, Trial, Tried
+from milepost.log.codec import MAX_INTEGER
 from milepost.options import Setting
 
 NOT_DONE = 1
@@ -33,7 +34,13 @@ def try_(
     ],
     name: Annotated[str, typer.Argument(metavar="SUBSCRIPTION", help="Its name.")],
     positions: Annotated[
-        list[int], typer.Argument(metavar="POSITION", help="Of the message; for a handler of batches several.")
+        list[int],
+        typer.Argument(
+            metavar="POSITION",
+            min=1,
+            max=MAX_INTEGER,
+            help="Of the message; for a handler of batches several.",
+        ),
     ],
     yes: Yes = False,
     force: Annotated[
@@ -81,10 +88,8 @@ def _show_what_happens() -> None:
 
 def _subscription(mp: Milepost, address: str) -> Subscription:
     """The program's own subscription that an address means."""
-    try:
+    with refusing():
         mp.declared()
-    except (ValueError, TypeError) as error:
-        raise Refusal(str(error)) from error
     own = mp.settings["group"].value
     group, _, name = address.rpartition("/")
     if group and group != own:

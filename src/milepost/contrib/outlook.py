@@ -120,16 +120,17 @@ class Lookout:
     def __init__(self, mp: Milepost) -> None:
         self._mp = mp
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._working: set[str] = set()
+        self._working: set[tuple[str, str]] = set()
         self._last: Outlook | None = None
         self._asked_at = self._answered_at = float("-inf")
         mp.on_event(self._worked)
 
     def _worked(self, event: Started | Stopped) -> None:
+        of = event.group, event.subscription
         if isinstance(event, Started):
-            self._working.add(event.subscription)
+            self._working.add(of)
         else:
-            self._working.discard(event.subscription)
+            self._working.discard(of)
         self._loop = asyncio.get_running_loop() if self._working else None
 
     def now(self) -> Outlook | None:

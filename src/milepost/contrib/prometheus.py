@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from milepost.app import Milepost
 from milepost.contrib.outlook import LogOutlook, Lookout, Outlook, SubscriptionOutlook
-from milepost.engine.figures import BOUNDS, Counting, Figures
+from milepost.engine.figures import BOUNDS, Counting, Figures, Of, summed
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -51,7 +51,7 @@ class Snapshot:
     """What is known of a program at a moment."""
 
     group: str
-    figures: Sequence[Figures] = ()
+    figures: Sequence[tuple[Of, Figures]] = ()
     log: LogOutlook | None = None
     subscriptions: Sequence[SubscriptionOutlook] = ()
 
@@ -143,7 +143,7 @@ def _build() -> Metric:
 
 
 def _counted(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    each = [((snapshot.group, one.subscription), one) for snapshot in snapshots for one in snapshot.figures]
+    each = summed(chain.from_iterable(snapshot.figures for snapshot in snapshots)).items()
     for field, (name, meaning) in _COUNTERS.items():
         counter = CounterMetricFamily(name, meaning, labels=LABELS)
         for of, figures in each:

@@ -6,7 +6,7 @@ out with an `exchange` (`ledger`).
 """
 
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery, Dispatched, Row, State
+from milepost.dispatch.delivery import Delivery, Dispatched, Row, State, Suspicion
 from milepost.dispatch.exchange import (
     Answer,
     Ask,
@@ -46,6 +46,7 @@ __all__ = [
     "Row",
     "Settings",
     "State",
+    "Suspicion",
     "Tally",
     "Write",
 ]

@@ -2,14 +2,40 @@
 
 from collections.abc import Callable
 
-from milepost.dispatch.delivery import Row, State
+from milepost.dispatch.delivery import Row, State, Suspicion
 from milepost.dispatch.retry import Retry
+
+ALONE = "a process vanished while it ran, with others: it runs alone now"
+"""What a person reads of a message that may have ended a process."""
+VANISHED = "its process vanished"
+"""What a person reads of a message that has ended a process."""
+
+
+def is_suspect(row: Row) -> bool:
+    """Whether it has to run alone, so that nothing else is blamed for what it does."""
+    return row.suspicion is not None
+
+
+def suspected(row: Row) -> Row:
+    """It has to run alone from now on."""
+    return row if is_suspect(row) else row.changed(suspicion=Suspicion.POSSIBLE, reason=ALONE, error="")
+
+
+def cleared(row: Row) -> Row:
+    """It need not run alone."""
+    return row.changed(suspicion=None, reason="") if is_suspect(row) else row
+
+
+def blamed(row: Row, now: float) -> Row:
+    """After a suspect's process vanished: that counts, and so does the time before, when it was one of several."""
+    more = 2 if row.suspicion is Suspicion.POSSIBLE else 1
+    return attempted(row, now, more=more, reason=VANISHED).changed(suspicion=Suspicion.CERTAIN)
 
 
 def attempted(
     row: Row, now: float, *, more: int = 1, reason: str = "", error: str = "", consumer: str | None = None
 ) -> Row:
-    """With so many more attempts counted, and why; its state is for the others to say."""
+    """With so many more attempts counted, and why, and no longer suspect; its state is for the others to say."""
     attempts, total = row.attempts + more, row.total + more
     return row.changed(
         attempts=attempts,
@@ -17,6 +43,7 @@ def attempted(
         since=now,
         due=None,
         route=None,
+        suspicion=None,
         reason=reason,
         error=error,
         consumer=consumer or row.consumer,

@@ -1,9 +1,11 @@
 """What a lane has in memory, and how entries move from place to place."""
 
-from collections.abc import Callable, Iterable
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat, takewhile
+from operator import attrgetter
 from typing import Generic
 
+from milepost.dispatch.attempts import is_suspect
 from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, READY, Delivery, Entry, M, Row, State
 from milepost.dispatch.exchange import HeldKey, LaneState, Loaded
 from milepost.dispatch.keys import Keys
@@ -13,6 +15,7 @@ from milepost.dispatch.window import Window
 from milepost.ranges import Ranges
 
 _BUSY = (OPEN, GUARDED, ASIDE)
+_position = attrgetter("position")
 
 
 class Board(Generic[M]):
@@ -37,8 +40,8 @@ class Board(Generic[M]):
         """Rows that were due and are not to run: a person skipped them, or an earlier one of their key does."""
         self.guards: dict[int, Delivery[M]] = {}
         """Deliveries that are handed out as soon as their rows say that they run."""
-        self.suspicious: dict[int, bool] = {}
-        """Rows that said `running` when a process vanished; whether that they are tried is counted already."""
+        self.suspicious: set[int] = set()
+        """Rows that said `running` when a process vanished, and do not say yet that they run alone."""
         self.bytes = 0
         self.lent = 0
         self.lent_bytes = 0
@@ -84,22 +87,53 @@ class Board(Generic[M]):
 
     # From the log
 
-    def take(self, message: M, position: int, key: str | None) -> None:
-        """A new message."""
-        size = message.size
-        entry = Entry(position, message, key, size)
-        self.window.entries[position] = entry
-        self.bytes += size
-        if self.guards_left or self.settings.track_all:
-            entry.guard = True
-            self.guards_left = max(0, self.guards_left - 1)
-        if key is not None and not self.keys.append(entry, key):
-            return
-        if key is not None and self.has_rows:
-            self.keys.unknown[key] = None
-        else:
+    def take_all(self, messages: Sequence[M], keys: Sequence[str] | None, room: int) -> int | None:
+        """New messages, in order, as far as there is room: the position of the first that has none.
+
+        What every message goes through, so nothing is called that need not be.
+        """
+        window, heads = self.window, self.keys.heads
+        entries, reach, some_done = window.entries, window.reach, window.some_done
+        guards, has_rows = bool(self.guards_left or self.settings.track_all), self.has_rows
+        room_bytes = self.room_bytes()
+        ready: list[Entry[M]] = []
+        full_at, volume = None, 0
+        for message, key in zip(messages, repeat(None) if keys is None else keys, strict=False):
+            position = message.position
+            if position <= reach or (some_done and window.is_done(position)):
+                continue
+            if room <= 0 or room_bytes <= 0:
+                full_at = position
+                break
+            room -= 1
+            size = message.size
+            room_bytes -= size
+            volume += size
+            entry = Entry(position, message, key, size)
+            entries[position] = entry
+            if guards:
+                guards = self._guard(entry)
+            if key is not None:
+                head = heads.get(key)
+                if head is not None:
+                    (head.last or head).next = entry
+                    head.last = entry
+                    continue
+                heads[key] = entry
+                if has_rows:
+                    self.keys.unknown[key] = None
+                    continue
             entry.place = READY
-            self.ready.push(entry)
+            ready.append(entry)
+        self.bytes += volume
+        self.ready.push_all(ready)
+        return full_at
+
+    def _guard(self, entry: Entry[M]) -> bool:
+        """Its row says first that it runs; whether that holds for the next one too."""
+        entry.guard = True
+        self.guards_left = max(0, self.guards_left - 1)
+        return bool(self.guards_left or self.settings.track_all)
 
     def unread(self, after: int, done: Ranges) -> None:
         """Forgets what was taken above a position, of which nobody has had anything."""
@@ -123,7 +157,7 @@ class Board(Generic[M]):
         """It is done."""
         entry.place = GONE
         if entry.suspect:
-            self.suspicious.pop(entry.position, None)
+            self.suspicious.discard(entry.position)
         if entry.row is None:
             del self.window.entries[entry.position]
             self.bytes -= entry.size
@@ -137,20 +171,36 @@ class Board(Generic[M]):
         """They are done. What every healthy message goes through, so nothing is called that need not be."""
         of_window, keys = self.window.entries, self.keys
         heads, unknown, stored = keys.heads, keys.unknown, keys.stored
+        freed: list[Entry[M]] = []
+        volume = 0
         for entry in entries:
             if entry.row is not None or entry.suspect:
                 self.finish(entry)
                 continue
             entry.place = GONE
             del of_window[entry.position]
-            self.bytes -= entry.size
+            volume += entry.size
             key = entry.key
             if key is None:
                 continue
-            if entry.next is None and key not in unknown and key not in stored:
-                del heads[key]
-            else:
+            following = entry.next
+            if key in unknown or key in stored:
                 self._free(entry)
+            elif following is None:
+                del heads[key]
+            elif following.place != BLOCKED or following.suspect:
+                self._free(entry)
+            else:
+                heads[key] = following
+                if following is not entry.last:
+                    following.last = entry.last
+                entry.next = entry.last = None
+                following.place = READY
+                freed.append(following)
+        self.bytes -= volume
+        if freed:
+            freed.sort(key=_position)
+            self.ready.push_all(freed)
 
     def set_aside(self, entry: Entry[M], fate: Row) -> None:
         """It gets a row, or another one, with the next write."""
@@ -234,8 +284,7 @@ class Board(Generic[M]):
     def start(self, entry: Entry[M], row: Row) -> None:
         """Its row says now that it runs."""
         entry.guard = False
-        if entry.suspect:
-            self.suspicious[entry.position] = True
+        self.suspicious.discard(entry.position)
         entry.row = row
         self.window.entries.pop(entry.position, None)
         self.rows[entry.position] = entry
@@ -256,18 +305,19 @@ class Board(Generic[M]):
             if entry.fate is not None and entry.fate.state is State.UNROUTED:
                 entry.fate = entry.fate.changed(attempts=row.attempts, total=row.total)
         elif entry.place != GONE:
-            self.suspicious.pop(row.position, None)
+            self.suspicious.discard(row.position)
             self.forget(entry)
             self.seen[row.position] = row
 
     def load(self, loaded: Loaded[M]) -> Entry[M]:
         """A row comes back into memory."""
         row = loaded.row
+        runs = row.state is State.RUNNING
+        suspect = is_suspect(row) or (runs and row.position in self.suspicious)
         started_before = self.on_probation and row.since <= self.begun
-        guard = row.state is not State.RUNNING and (started_before or self.settings.track_all)
+        # What runs by its row and came back needs no other row, unless that was another owner's.
+        guard = row.position in self.suspicious if runs else started_before or suspect or self.settings.track_all
         size = loaded.message.size
-        suspect = row.state is State.RUNNING and row.position in self.suspicious
-        guard = guard or (suspect and not self.suspicious[row.position])
         entry = Entry(row.position, loaded.message, row.key, size, guard=guard, suspect=suspect, row=row)
         self.rows[row.position] = entry
         self.bytes += size

@@ -10,8 +10,8 @@ class Breaker:
     """Whether a subscription is stalled, and which message is tried meanwhile.
 
     It stalls at a failure when more than `stall_after` messages are retrying, or when the last `stall_after`
-    attempts have all failed, however they ended. From then on one message at a time is tried, `pace` seconds
-    after the one before, and the first success ends it.
+    attempts have all failed, however they ended; all that end with a consumer which vanishes are one. From then
+    on one message at a time is tried, `pace` seconds after the one before, and the first success ends it.
 
     One object serves all lanes of a subscription in a process. What it knows is stored with each write and
     learned back with each answer, so that it is the subscription's state and not a worker's.

@@ -80,17 +80,24 @@ class Claims(Generic[M]):
         entries: list[Entry[M]] = []
         is_usual = self._routes is None and self.alone is None and self._breaker.probe is None
         is_usual = is_usual and not self._committing
+        ended = 0
         for delivery in deliveries:
             entry = delivery.entry
             if is_usual and entry.delivery is delivery and entry.place == OPEN:
                 entry.delivery = None
-                self.in_flight -= 1
+                ended += 1
                 entries.append(entry)
             elif self.end(delivery):
                 entries.append(entry)
             else:
                 refused.append(delivery)
+        self.in_flight -= ended
         return entries
+
+    @property
+    def promised(self) -> int:
+        """How many are in force and not handed out."""
+        return len(self._board.guards) + sum(delivery.is_in_force for delivery in self._started)
 
     def may_start(self, entry: Entry[M]) -> None:
         """Its row says that it runs."""

@@ -42,6 +42,15 @@ class State(StrEnum):
     """settled, and kept for a while"""
 
 
+class Suspicion(StrEnum):
+    """What is thought of a message that ran when a process vanished: it runs alone from then on."""
+
+    POSSIBLE = "possible"
+    """others ran there as well"""
+    CERTAIN = "certain"
+    """nothing else ran there"""
+
+
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """What is stored of a message that needs attention of its own."""
 
@@ -58,6 +67,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """When the lane's owner has to look at it."""
     route: str | None = None
     """For an unrouted one: the route that had no room for it, if one matched."""
+    suspicion: Suspicion | None = None
+    """Whether it may have ended a process; None: nothing says so."""
     reason: str = ""
     error: str = ""
     consumer: str | None = None
@@ -98,7 +109,7 @@ class Entry(msgspec.Struct, Generic[M], eq=False, gc=False):
     guard: bool = False
     """Its row has to say that it runs before it does."""
     suspect: bool = False
-    """It ran when a process vanished: it runs alone, and counts when it starts."""
+    """It ran when a process vanished: it runs alone, and its row says so before it does."""
     next: "Entry[M] | None" = None
     """The following one of its key."""
     last: "Entry[M] | None" = None
@@ -116,15 +127,8 @@ class Entry(msgspec.Struct, Generic[M], eq=False, gc=False):
 
     @property
     def attempts(self) -> int:
-        """How often it was tried before; a suspect's attempt is stored when it starts."""
-        if self.row is None:
-            return 0
-        return self.row.attempts - (1 if self.is_counted else 0)
-
-    @property
-    def is_counted(self) -> bool:
-        """Whether the attempt that is under way is stored already."""
-        return self.suspect and not self.guard
+        """How often it was tried before."""
+        return self.row.attempts if self.row else 0
 
     def __lt__(self, other: "Entry[M]") -> bool:
         return self.position < other.position

@@ -1,15 +1,14 @@
 """A lane: decides which message goes to whom, what is stored of it, and how far the cursor may move."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import repeat
 from typing import Generic
 
-from milepost.dispatch.attempts import attempted, failed, parked, postponed
+from milepost.dispatch.attempts import attempted, blamed, failed, is_suspect, parked, postponed
 from milepost.dispatch.board import Board
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
 from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, READY, Delivery, Entry, M, Row, State
-from milepost.dispatch.exchange import Answer, Cursor, Exchange, LaneState, Tally
+from milepost.dispatch.exchange import Answer, Cursor, Exchange, LaneState, Loaded, Tally
 from milepost.dispatch.ledger import Ledger
 from milepost.dispatch.member import Member
 from milepost.dispatch.route import Route
@@ -20,6 +19,8 @@ from milepost.dispatch.window import check_page
 from milepost.ranges import Ranges
 
 _UNLIMITED = 2**63
+_WORTHWHILE = 10
+"""Room for one in so many messages and bytes of the window is worth reading a page for."""
 
 
 class Lane(Generic[M]):
@@ -50,8 +51,8 @@ class Lane(Generic[M]):
         self._claims = Claims(self._board, routes, self._breaker)
         self._ledger = Ledger(self._board, self._claims, self._router, self._breaker, state)
         self._closing = False
-        self.given_up: list[Entry[M]] = []
-        """Suspects that were parked without being tried again; for whoever has to know, who empties it."""
+        self.blamed: list[Entry[M]] = []
+        """What ended the process of an owner before this one; for whoever has to know, who empties it."""
         self._breaker.learn(state.streak, state.stalled, state.counts.retrying, Tally())
         self._take_suspects(state)
 
@@ -78,6 +79,23 @@ class Lane(Generic[M]):
         """Whether at least half of the window is free, in messages and bytes."""
         return self._board.is_half_free()
 
+    @property
+    def is_starved(self) -> bool:
+        """Whether nothing can be handed out, though there is room for more than a few messages.
+
+        Any room will do where a consumer has nothing to do while others are full: what waits for those gets rows
+        as soon as the window is full.
+        """
+        if self.has_next:
+            return False
+        if self._routes is not None and self._routes.idle():
+            return True
+        board, settings = self._board, self._board.settings
+        return (
+            _WORTHWHILE * board.room() >= settings.window
+            and _WORTHWHILE * board.room_bytes() >= settings.window_bytes
+        )
+
     def fill(self, messages: Sequence[M], keys: Sequence[str] | None, up_to: int) -> bool:
         """Takes messages in order; what is not among them up to `up_to` is another lane's or was rejected.
 
@@ -85,21 +103,12 @@ class Lane(Generic[M]):
         how far it came.
         """
         check_page(messages, keys, up_to, ordered=self._board.settings.ordered)
-        board = self._board
-        window = board.window
-        reach, some_done = window.reach, window.some_done
-        room = self.room()
-        room_bytes = board.settings.window_bytes + board.lent_bytes
-        for message, key in zip(messages, repeat(None) if keys is None else keys, strict=False):
-            position = message.position
-            if position <= reach or (some_done and window.is_done(position)):
-                continue
-            if room <= 0 or board.bytes >= room_bytes:
-                window.reached(position - 1)
-                return False
-            room -= 1
-            board.take(message, position, key)
-        if up_to > reach:
+        window = self._board.window
+        full_at = self._board.take_all(messages, keys, self.room())
+        if full_at is not None:
+            window.reached(full_at - 1)
+            return False
+        if up_to > window.reach:
             window.reached(up_to)
         return True
 
@@ -153,10 +162,15 @@ class Lane(Generic[M]):
         """How many deliveries are handed out, or promised."""
         return self._claims.in_flight
 
-    def handed_out(self) -> list[int]:
-        """The positions of what is handed out, or promised."""
+    @property
+    def promised(self) -> int:
+        """How many of those wait until their rows say that they run."""
+        return self._claims.promised
+
+    def handed_out(self) -> dict[int, float | None]:
+        """The positions of what is handed out, or promised, and when its consumer began with it, if it has."""
         entries = [*self._board.window.entries.values(), *self._board.rows.values()]
-        return [entry.position for entry in entries if entry.delivery is not None]
+        return {entry.position: entry.delivery.begun for entry in entries if entry.delivery is not None}
 
     # Settling: each returns what was refused, because it is no longer that claim's
 
@@ -259,10 +273,19 @@ class Lane(Generic[M]):
         self.give_back(list(self._consumers().leave(consumer).deliveries))
 
     def lose(self, consumer: str, now: float, reason: str = "consumer lost") -> None:
-        """A consumer has vanished: what it had counts as an attempt."""
+        """A consumer has vanished: what it had counts as an attempt of each message.
+
+        It is one failure in the breaker's row of them, however much that consumer had.
+        """
         had = list(self._consumers().leave(consumer).deliveries)
         self.give_back([delivery for delivery in had if delivery.entry.place == GUARDED])
-        self.retry([delivery for delivery in had if delivery.entry.place == OPEN], now, reason=reason)
+        tried = list(self._ended([delivery for delivery in had if delivery.entry.place == OPEN], []))
+        if tried:
+            self._ledger.count_failure(now)
+        for delivery in tried:
+            row = self._attempted(delivery.entry, now, True, reason, consumer=consumer)
+            row = failed(row, now, self._board.settings.retry, self._random)
+            self._put_aside(delivery.entry, row, now, is_failure=False)
 
     def held_by(self, consumer: str) -> Collection[Delivery[M]]:
         """What a consumer has, in the order in which it was handed out."""
@@ -398,12 +421,15 @@ class Lane(Generic[M]):
         self._breaker.pace = settings.retry.delay
 
     def _end_starts(self, now: float) -> None:
-        """What a row says to be running no longer does, and was no attempt; a suspect that waits stays one."""
+        """What a row says to be running no longer does, and was no attempt; a suspect stays one."""
         for entry in list(self._board.rows.values()):
-            runs = entry.row is not None and entry.row.state is State.RUNNING and not entry.guard
-            if runs and entry.place not in (ASIDE, GONE):
-                row = self._attempted(entry, now, False)
-                self._board.set_aside(entry, postponed(row, now, 0))
+            row = entry.row
+            if row is None or row.state is not State.RUNNING or entry.guard or _is_decided(entry):
+                continue
+            ended = self._attempted(entry, now, False)
+            if entry.suspect:
+                ended = ended.changed(suspicion=row.suspicion, reason=row.reason)
+            self._board.set_aside(entry, postponed(ended, now, 0))
 
     def _permitted(self, now: float, limit: int) -> int:
         """How many more may be handed out."""
@@ -426,7 +452,6 @@ class Lane(Generic[M]):
 
     def _take_suspect(self, now: float) -> tuple[Entry[M], Member[M] | None] | None:
         """A suspect that may be tried; nothing else goes out in the same breath."""
-        self._park_lost(now)
         if self._router is None:
             entry = self._board.suspects.pop()
             return None if entry is None else (entry, None)
@@ -455,8 +480,7 @@ class Lane(Generic[M]):
     ) -> Row:
         """What is to be stored of an entry after an attempt, save for the state."""
         row = entry.row or entry.as_row(State.RETRYING, now)
-        more = int(count) - int(entry.is_counted)
-        return attempted(row, now, more=more, reason=reason, error=error, consumer=consumer)
+        return attempted(row, now, more=int(count), reason=reason, error=error, consumer=consumer)
 
     def _put_aside(self, entry: Entry[M], row: Row, now: float, *, is_failure: bool) -> None:
         self._ledger.settled += 1
@@ -465,26 +489,29 @@ class Lane(Generic[M]):
         self._board.set_aside(entry, row)
 
     def _take_suspects(self, state: LaneState[M]) -> None:
-        """What ran when its process vanished is tried alone, after what is before it in its key."""
+        """What ran when its process vanished is tried alone, after what is before it in its key.
+
+        What ran alone then is to blame: that was an attempt, as any other that failed. Nothing is where no process
+        vanished: this one lost the lane before, or its owner left in good order.
+        """
         for loaded in state.running:
             self._ledger.count_failure(state.now)
-            self._board.suspicious[loaded.row.position] = False
+            if state.unclean and is_suspect(loaded.row):
+                self._blame(loaded, state.now)
+                continue
+            self._board.suspicious.add(loaded.row.position)
             if loaded.row.key is not None:
                 self._board.keys.unknown[loaded.row.key] = None
             else:
                 self._board.make_ready(self._board.load(loaded))
 
-    def _park_lost(self, now: float) -> None:
-        """Gives up suspects that have used up their attempts."""
-        limit = self._board.settings.retry.attempts
-        while (entry := self._board.suspects.first()) is not None:
-            if entry.row is None or entry.row.attempts < limit or not entry.guard:
-                return
-            reason = f"its process vanished in {entry.row.attempts} attempts"
-            self._board.suspicious.pop(entry.position, None)
-            row = parked(attempted(entry.row, now, more=0, reason=reason))
-            self._put_aside(entry, row, now, is_failure=False)
-            self.given_up.append(entry)
+    def _blame(self, loaded: Loaded[M], now: float) -> None:
+        entry = self._board.load(loaded)
+        if entry.key is not None:
+            self._board.keys.append(entry, entry.key)
+        row = failed(blamed(loaded.row, now), now, self._board.settings.retry, self._random)
+        self._put_aside(entry, row, now, is_failure=False)
+        self.blamed.append(entry)
 
     def _is_routed(self, message: M) -> bool:
         return self._routes is None or self._routes.match(message) is not None
@@ -500,3 +527,10 @@ class Lane(Generic[M]):
         for delivery in commits:
             if delivery.entry.delivery is not delivery:
                 raise ValueError(f"the claim on position {delivery.entry.position} is no longer in force")
+
+
+def _is_decided(entry: Entry[M]) -> bool:
+    """Whether what becomes of it is written for certain: of unrouted ones there may be too many."""
+    if entry.place == ASIDE:
+        return entry.fate is not None and entry.fate.state is not State.UNROUTED
+    return entry.place == GONE

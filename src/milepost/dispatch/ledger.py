@@ -5,6 +5,7 @@ from typing import Generic
 
 import msgspec
 
+from milepost.dispatch.attempts import suspected
 from milepost.dispatch.board import Board
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
@@ -186,7 +187,7 @@ class Ledger(Generic[M]):
             for row in rows
             if row is not None and row.state is not State.SKIPPED
         )
-        passing = {move.position for move in moves}.union(delivery.entry.position for delivery in commits)
+        passing = {move.position for move in moves} | {delivery.entry.position for delivery in commits}
         cursor = self._board.window.cursor(passing)
         tally = Tally(self._succeeded + len(commits), 0 if commits else self._failed)
         recovers = tally.succeeded and self._breaker.stalled
@@ -418,14 +419,13 @@ def _dealt_with(row: Row, now: float) -> Row:
 
 
 def _running(entry: Entry[M], now: float) -> Row:
-    """What the row says before the entry starts; what ran when a process vanished is counted beforehand."""
+    """What the row says before the entry starts: also that it runs alone, if it does."""
     row = entry.row or entry.as_row(State.RUNNING, now)
-    counted = 1 if entry.suspect else 0
+    if entry.suspect:
+        row = suspected(row)
     return row.changed(
         state=State.RUNNING,
         since=now,
         due=None,
-        attempts=row.attempts + counted,
-        total=row.total + counted,
         consumer=entry.delivery.consumer if entry.delivery else None,
     )

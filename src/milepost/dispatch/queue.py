@@ -27,6 +27,14 @@ class Queue(Generic[M]):
         else:
             heappush(self._late, (entry.position, entry))
 
+    def push_all(self, entries: list[Entry[M]]) -> None:
+        """Several, in order."""
+        if not self._in_order or (entries and self._in_order[-1].position < entries[0].position):
+            self._in_order.extend(entries)
+        else:
+            for entry in entries:
+                self.push(entry)
+
     def first(self) -> Entry[M] | None:
         """The next one, which stays."""
         in_order, late = self._in_order, self._late
@@ -55,11 +63,13 @@ class Queue(Generic[M]):
         """
         found: list[Entry[M]] = []
         in_order, late = self._in_order, self._late
-        while len(found) < limit and (late or in_order):
+        left = limit
+        while left > 0 and (late or in_order):
             entry = self.pop() if late else in_order.popleft()
             if entry is not None and entry.place == READY:
                 entry.place = OPEN
                 found.append(entry)
+                left -= 1
         return found
 
     def clear(self) -> list[Entry[M]]:

@@ -2,7 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
+
+MOST: Final = 2**31 - 1
+"""The most attempts that can be counted."""
+_LONGEST: Final = 100 * 366 * 86_400
+"""A hundred years, in seconds, which every clock can add."""
+_BOUNDS: Final = {"delay": (0, _LONGEST), "factor": (1, 1_000_000), "max_delay": (0, _LONGEST), "jitter": (0, 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +35,13 @@ class Retry:
     rules: Mapping[type[BaseException], "Retry"] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.attempts < 1:
-            raise ValueError(f"attempts counts the first one too: at least 1, not {self.attempts}")
-        for name, least in (("delay", 0), ("factor", 1), ("max_delay", 0), ("jitter", 0)):
+        if type(self.attempts) is not int or not 1 <= self.attempts <= MOST:
+            raise ValueError(f"attempts counts the first one too: from 1 to {MOST:,}, not {self.attempts!r}")
+        for name, (least, most) in _BOUNDS.items():
+            value = getattr(self, name)
             # Written so that NaN is refused as well.
-            if not getattr(self, name) >= least:
-                raise ValueError(f"{name} is at least {least}, not {getattr(self, name)}")
-        if self.jitter > 1:
-            raise ValueError(f"jitter is a share of the wait, at most 1, not {self.jitter}")
+            if type(value) not in (int, float) or not least <= value <= most:
+                raise ValueError(f"{name} is a number from {least} to {most:,}, not {value!r}")
 
     def policy_for(self, cause: type[BaseException] | None) -> "Retry":
         """The policy for attempts that failed with such an exception."""

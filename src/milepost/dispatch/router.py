@@ -5,6 +5,7 @@ from typing import Generic, TypeAlias
 
 import msgspec
 
+from milepost.dispatch.attempts import cleared, suspected
 from milepost.dispatch.board import Board
 from milepost.dispatch.delivery import READY, Entry, M, Row, State
 from milepost.dispatch.exchange import Loaded
@@ -82,9 +83,11 @@ class Router(Generic[M]):
         member = group.assign(entry, first=True) if group else None
         if member is not None:
             return entry, member
+        row = _unrouted(entry, now, group)
         if group is not None:
             self._fall_behind(group, entry.position - 1, frozenset([group.label]))
-        self._board.set_aside(entry, _unrouted(entry, now, group))
+        # While others of its route have room it would come back at once, again and again: it is as any other then.
+        self._board.set_aside(entry, cleared(row) if group and group.has_room else suspected(row))
         return None
 
     def relieve(self, now: float, allowance: int) -> None:
@@ -158,6 +161,9 @@ class Router(Generic[M]):
         key = loaded.row.key
         if key is None:
             entry = self._board.load(loaded)
+            if entry.suspect:
+                self._board.make_ready(entry)
+                return
             entry.place = READY
             self._routes.push(group, entry)
         elif self._board.is_busy(key):
@@ -220,9 +226,4 @@ def _nothing() -> Collection[int]:
 
 def _unrouted(entry: Entry[M], now: float, group: Group[M] | None = None) -> Row:
     row = entry.row or entry.as_row(State.UNROUTED, now)
-    label = group.label if group else None
-    # What was counted when it was about to start has not been tried after all.
-    total = row.total - int(entry.is_counted)
-    return row.changed(
-        state=State.UNROUTED, since=now, due=None, route=label, attempts=entry.attempts, total=total
-    )
+    return row.changed(state=State.UNROUTED, since=now, due=None, route=group.label if group else None)

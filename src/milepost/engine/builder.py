@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
@@ -18,12 +17,13 @@ from milepost.engine.rows import Rows
 from milepost.engine.runner import Runner
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
-from milepost.engine.threads import Threads
 from milepost.engine.writing import Writing
 from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.reader import Query
+from milepost.log.since import Since
 from milepost.progress.protocol import Opened
+from milepost.threads import Threads
 
 Failed = Callable[[AnyDelivery, BaseException], bool]
 """Told of each failed attempt; whether the message is to be parked at once."""
@@ -37,7 +37,7 @@ class Builder:
     """The name of the worker."""
     place: Place
     appender: Appender
-    queries: Callable[[Subscription, datetime | None], Query]
+    queries: Callable[[Subscription, Since | None], Query]
     concurrency: int
     """Of the process: no subscription has more."""
     clock: Clock
@@ -92,7 +92,7 @@ class Builder:
             self.rows,
             self.appender if services.kept is Kept.WITH_THE_LOG else None,
             self.clock,
-            batch=subscription.batch is not None,
+            batch=subscription.batch,
             stall_after=runner.settings.stall_after,
             on_park=runner.settings.on_park,
             committed=runner.settling.committed,

@@ -12,9 +12,9 @@ from milepost.engine.handler import Handler
 from milepost.engine.outcomes import Park
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
-from milepost.engine.threads import Threads
 from milepost.engine.transaction import Transaction
 from milepost.log.message import Message
+from milepost.threads import Threads
 
 AnyDelivery = Delivery[Message[Any]]
 

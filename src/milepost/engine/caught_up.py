@@ -73,7 +73,7 @@ class CaughtUp:
     async def _unhandled(self, messages: Sequence[Message[Any]], left: float) -> list[Message[Any]]:
         """Those that are not handled yet; raises if waiting is of no use."""
         stored = await self._tracer.subscription(self._group, self._name)
-        found = [each for each in await self._tracer.glance(messages, stored) if not _is_settled(each)]
+        found = [each for each in await self._tracer.whereabouts(messages, [stored]) if not _is_settled(each)]
         for each in found:
             if error := _refusal(each, left):
                 [traced] = await self._tracer.told([each])
@@ -91,7 +91,7 @@ class CaughtUp:
                 "not reached",
             )
         stored = await self._tracer.subscription(self._group, self._name)
-        [traced] = await self._tracer.told(await self._tracer.glance(messages[:1], stored))
+        [traced] = await self._tracer.told(await self._tracer.whereabouts(messages[:1], [stored]))
         return NotHandledYet(self._said(traced, len(messages) - 1), traced.state)
 
     def _said(self, traced: Traced, more: int = 0) -> str:

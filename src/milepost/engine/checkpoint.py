@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from milepost.engine.values import checked, seconds, whole
+from milepost.engine.values import MOST, checked, seconds, whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,4 +18,4 @@ class Checkpoint:
 
     def __post_init__(self) -> None:
         checked("Checkpoint: seconds", seconds(), self.seconds)
-        checked("Checkpoint: messages", whole(1), self.messages)
+        checked("Checkpoint: messages", whole(1, MOST), self.messages)

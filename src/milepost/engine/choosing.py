@@ -26,6 +26,7 @@ def meant(
     all: bool,
     up_to: int | None,
     state: States | None,
+    key: str | None,
     reason: str | None,
 ) -> Choice | Sequence[int]:
     """What is to be decided about: positions, or all, or all up to one; exactly one of them."""
@@ -37,9 +38,9 @@ def meant(
     if positions is None:
         usual = frozenset({State.PARKED})
         states = usual if state is None else _states(state, decision.applies_to, f"{name} takes")
-        return Choice(states=states, reason=reason, up_to=_last("up_to", up_to))
-    if state is not None or reason is not None:
-        raise TypeError(f"{name}: state and reason go with all=True and up_to, not with positions")
+        return Choice(states=states, key=key, reason=reason, up_to=_last("up_to", up_to))
+    if any(word is not None for word in (state, key, reason)):
+        raise TypeError(f"{name}: state, key and reason go with all=True and up_to, not with positions")
     several = [positions] if isinstance(positions, int) else positions
     return sorted({_number("positions", position) for position in several})
 

@@ -10,13 +10,16 @@ from uuid import uuid4
 import msgspec
 
 from milepost.engine.moving import Placing, moved, replayed
+from milepost.engine.past import past_of
 from milepost.engine.place import Place
 from milepost.engine.start import Start, start_from, start_of
-from milepost.engine.values import checked, whole
-from milepost.errors import Busy, DeclaredInCode, MilepostError, NotConfirmed
+from milepost.engine.values import MOST, checked, whole
+from milepost.errors import Busy, DeclaredInCode, InvalidMessage, MilepostError, NotConfirmed
+from milepost.log.since import Since
 from milepost.progress.control import PostgresControl
 from milepost.progress.standing import Standing
-from milepost.suggestions import suggestion
+from milepost.progress.tracing import Tracing
+from milepost.suggestions import closest
 
 PAUSES = (0.01, 0.2)
 """Shortest and longest pause between two looks at whether workers have confirmed, in seconds."""
@@ -50,6 +53,7 @@ class Control:
         self._log = place.log
         self._progress = place.services.progress
         self._control = PostgresControl(database, place.log.statements.schema)
+        self._tracing = Tracing(database, place.log.statements.schema)
         self._standing = standing
         self._address = f"{standing.group}/{standing.name}"
 
@@ -68,20 +72,22 @@ class Control:
 
     async def plan_move(self, to: Start) -> Plan:
         """What a move would do."""
-        target, _ = await start_of(checked("to", start_from, to), self._log)
-        return await self._plan(moved(self._standing.lanes, target), target.position)
+        target, _ = await start_of(await self._place("to", to), self._log)
+        return await self._plan(moved(self._standing.lanes, {}, target), target.position)
 
     async def move(self, to: Start, timeout: float) -> int:
         """Goes on elsewhere; how many deliveries were forgotten."""
-        to = checked("to", start_from, to)
+        to = await self._place("to", to)
         async with self.behind_barrier("it is being moved", timeout) as (standing, barrier):
             target, since = await start_of(to, self._log)
-            return await self._put(standing, barrier, moved(standing.lanes, target), since)
+            memories = await self._control.memories(standing.id)
+            return await self._put(standing, barrier, moved(standing.lanes, memories, target), since)
 
     async def plan_replay(self, start: Start, end: datetime | int | None) -> Plan:
         """What a replay would do."""
         first, last = await self._bounds(start, end)
-        return await self._plan(await self._replayed(self._standing, first, last), first)
+        placing = await self._replayed(self._standing, first, last)
+        return await self._plan(placing, min(lane.position for lane in placing.lanes))
 
     async def replay(self, start: Start, end: datetime | int | None, timeout: float) -> int:
         """What was handled between these comes again; how many positions that are."""
@@ -91,8 +97,19 @@ class Control:
             await self._put(standing, barrier, placing, await self._control.since(standing.id))
             return placing.again.size
 
+    async def _place(self, name: str, given: Start) -> Start:
+        """Somewhere in the log: who moves beyond its end would miss what is still to come."""
+        place = checked(name, start_from, given)
+        if isinstance(place, int):
+            [[drawn, _]] = await self._log.database.execute(
+                self._log.statements.get("drawn_and_id"), {"position": 0}
+            )
+            if place > drawn:
+                raise InvalidMessage(name, f"the log ends at position {drawn:,}, before {place:,}")
+        return place
+
     async def _bounds(self, start: Start, end: datetime | int | None) -> tuple[int, int | None]:
-        first = (await start_of(checked("start", start_from, start), self._log))[0].position
+        first = (await start_of(await self._place("start", start), self._log))[0].position
         last = None
         if end is not None:
             last = (await start_of(checked("end", start_from, end), self._log))[0].position
@@ -101,14 +118,23 @@ class Control:
         return first, last
 
     async def _replayed(self, standing: Standing, start: int, end: int | None) -> Placing:
-        rows: dict[int, list[int]] = {}
-        for position, lane, _ in await self._control.rows_between(standing.id, start, end):
-            rows.setdefault(lane, []).append(position)
-        return replayed(standing.lanes, rows, await self._control.leaps(standing.id), start, end)
+        found = await self._control.rows_between(standing.id, start, end)
+        # One that is kept though it is done had been handled.
+        rows = [position for position, _, state in found if state != "done"]
+        [stored] = await self._tracing.subscriptions(standing.group, standing.name)
+        memories = await self._control.memories(standing.id)
+        return replayed(standing.lanes, rows, past_of(stored), memories, start, end)
 
-    async def _put(self, standing: Standing, barrier: str, placing: Placing, since: datetime | None) -> int:
+    async def _put(self, standing: Standing, barrier: str, placing: Placing, since: Since | None) -> int:
         removed = await self._control.place(
-            standing.id, barrier, placing.lanes, above=placing.above, up_to=placing.up_to, since=since
+            standing.id,
+            barrier,
+            placing.lanes,
+            placing.memories,
+            above=placing.above,
+            up_to=placing.up_to,
+            followers=placing.followers,
+            since=since,
         )
         if removed is None:
             raise Busy(f"{self._address}: workers took it back meanwhile: try again")
@@ -142,12 +168,14 @@ class Control:
             raise ValueError(f"nothing to update: {' or '.join(LIMITS)} can be")
         for name in changes:
             if name not in LIMITS:
+                meant = closest(name, LIMITS)
                 raise DeclaredInCode(
                     f"{self._address}: {name} is declared by its program: change it there, and what runs follows; "
-                    f"from here {', '.join(LIMITS)} can be limited{suggestion(name, LIMITS)}"
+                    f"from here {', '.join(LIMITS)} can be limited{f': did you mean {meant!r}?' if meant else ''}"
                 )
         limits = {
-            name: None if value is None else checked(name, whole(1), value) for name, value in changes.items()
+            name: None if value is None else checked(name, whole(1, MOST), value)
+            for name, value in changes.items()
         }
         await self._control.set_limits(self._standing.id, limits)
 
@@ -182,7 +210,8 @@ class Control:
             if not holding:
                 return standing
             if loop.time() >= end:
-                raise NotConfirmed(self._address, sorted({lane.owner or "somebody" for lane in holding}))
+                so_far = "it is paused" if barrier is None else "nothing was done"
+                raise NotConfirmed(self._address, sorted({lane.owner or "somebody" for lane in holding}), so_far)
             if barrier is not None and loop.time() > renewed + RENEW:
                 renewed = loop.time()
                 await self._control.set_barrier(standing.id, barrier)

@@ -9,7 +9,7 @@ from milepost.dispatch import Retry, Settings
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
 from milepost.engine.start import Start, start_from
-from milepost.engine.values import Check, checked, instance_of, one_of, optional, seconds, whole
+from milepost.engine.values import MOST, Check, checked, instance_of, one_of, optional, seconds, whole
 from milepost.errors import InvalidMessage
 from milepost.filter import Filter, compile_filter
 from milepost.log.codec import check_name
@@ -77,7 +77,7 @@ class Declaration:
         """
         if callable(name):
             raise TypeError('a subscription has a name: write @mp.subscription("name", …)')
-        checked("subscription", _name, name)
+        checked("subscription", a_name, name)
         for option in options:
             if option not in _CHECKS:
                 raise TypeError(f"subscription {name!r} has no option {option!r}{suggestion(option, _CHECKS)}")
@@ -144,7 +144,8 @@ class Declaration:
         )
 
 
-def _name(value: Any) -> str:
+def a_name(value: Any) -> str:
+    """The name of a subscription, or of a group; a `ValueError` says what is wanted."""
     if not isinstance(value, str):
         raise ValueError("a name is wanted")  # noqa: TRY004 - as with every option
     try:
@@ -191,19 +192,19 @@ _CHECKS: dict[str, Check[Any]] = {
     "start": start_from,
     "ordered_by": order_of,
     "lanes": whole(1, MAX_LANES),
-    "concurrency": optional(whole(1)),
-    "window": whole(1),
-    "batch": optional(whole(1)),
+    "concurrency": optional(whole(1, MOST)),
+    "window": whole(1, MOST),
+    "batch": optional(whole(1, MOST)),
     "retry": instance_of(Retry, "Retry(…)"),
     "on_park": one_of("block", "continue"),
     "tracking": one_of("failures", "all"),
     "timeout": seconds(more=True),
     "checkpoint": instance_of(Checkpoint, "Checkpoint(…)"),
     "lease": seconds(1),
-    "stall_after": whole(1),
-    "max_waiting": whole(1),
+    "stall_after": whole(1, MOST),
+    "max_waiting": whole(1, MOST),
     "keep_done": optional(seconds(more=True)),
-    "renamed_from": optional(_name),
+    "renamed_from": optional(a_name),
 }
 
 OPTIONS: Final = tuple(_CHECKS)

@@ -1,8 +1,8 @@
 """What happens in a subscription's life, as listeners are told of it.
 
-Each process tells what it did itself. A message counts as handled when its handler returned, or with a
-`Transaction` when that committed. Progress is written a little later than it is told of, so after a crash some of
-it may happen again.
+Each process tells what it did itself: with handlers, with consumers, by pulling. A message counts as handled when
+its handler returned, or with a `Transaction` when that committed, or when whoever took it acked it. Progress of
+handlers and consumers is written a little later than it is told of, so after a crash some of it may happen again.
 """
 
 from datetime import datetime
@@ -101,13 +101,13 @@ class Handled(MessageEvent, frozen=True, gc=False):
     """A message is done."""
 
     seconds: float
-    """How long its handler took; in a batch, or in a transaction of several, all of it."""
+    """How long its handler took, or its consumer had it; in a call or a transaction for several, all of it."""
     together: int = 1
     """How many messages these seconds were for, this one among them."""
 
 
 class AttemptFailed(MessageEvent, frozen=True):
-    """A handler raised, or took too long. `RetryScheduled` or `Parked` says what follows."""
+    """A handler or a consumer raised, or took too long. `RetryScheduled` or `Parked` says what follows."""
 
     seconds: float
     """How long that took, counted like that of `Handled`."""
@@ -130,7 +130,7 @@ class Parked(MessageEvent, frozen=True):
 
 
 class Skipped(MessageEvent, frozen=True):
-    """A handler did not want the message."""
+    """A handler or a consumer did not want the message."""
 
     reason: str
 

@@ -6,10 +6,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from milepost.dispatch import Exchange
 from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
+from milepost.engine.grouping import Grouping
 from milepost.engine.handler import Undecodable
 from milepost.engine.outcomes import Failed
 from milepost.engine.owned import Owned
@@ -24,11 +26,12 @@ from milepost.log.message import Message
 from milepost.progress.protocol import Exchanged, Progress, Stale
 
 MESSAGES = 64
-"""The most messages of a transaction."""
+"""The most messages of a transaction, unless the handler takes several and says how many."""
 SECONDS = 0.05
 """How long one goes on that appends: until it ends, nobody sees what others appended after it."""
 
-FIRST = b"set constraints all immediate; savepoint milepost"
+IMMEDIATE = b"set constraints all immediate"
+FIRST = IMMEDIATE + b"; savepoint milepost"
 NEXT = b"release savepoint milepost; savepoint milepost"
 LAST = b"release savepoint milepost"
 UNDO = b"rollback to savepoint milepost"
@@ -82,7 +85,7 @@ class Appends:
 
 
 class ExactlyOnce:
-    """Runs messages of a lane in one transaction, a savepoint around each."""
+    """Runs messages of a lane in one transaction: all in one call, or a savepoint around each."""
 
     def __init__(
         self,
@@ -93,7 +96,7 @@ class ExactlyOnce:
         appender: Appender | None,
         clock: Clock,
         *,
-        batch: bool,
+        batch: int | None,
         stall_after: int,
         on_park: str,
         committed: Callable[[Sequence[AnyDelivery], float], None],
@@ -104,7 +107,8 @@ class ExactlyOnce:
         self._rows = rows
         self._appender = appender
         self._clock = clock
-        self._batch = batch
+        self._batch = batch is not None
+        self._grouping = Grouping(batch or MESSAGES)
         self._stall_after = stall_after
         self._on_park = on_park
         self._committed = committed
@@ -123,7 +127,13 @@ class ExactlyOnce:
             return await self._one_by_one(owned, deliveries, slot)
         except Again:
             owned.lane.abandon()
+            self._grouping.lost(time.monotonic())
             raise
+
+    @property
+    def together(self) -> int:
+        """How many messages a transaction takes, at most."""
+        return self._grouping.size
 
     async def _one_by_one(self, owned: Owned, deliveries: Sequence[AnyDelivery], slot: Slot) -> Failures:
         failures: Failures = {}
@@ -133,41 +143,67 @@ class ExactlyOnce:
 
     async def _run(self, owned: Owned, deliveries: list[AnyDelivery], slot: Slot) -> Failures:
         begun = time.monotonic()
+        done: list[AnyDelivery] = []
+        failures: Failures = {}
+        exchanged: Exchanged | None = None
         async with self._database.connection() as connection, _transaction(connection):
             appends = Appends(self._appender)
-            done, failures = await self._handle(owned, connection, appends, deliveries, slot)
+            if self._batch:
+                done, failures = await self._handle_together(connection, appends, deliveries, slot)
+                if failures and not owned.lost:
+                    raise psycopg.Rollback
+            else:
+                done, failures = await self._handle(owned, connection, appends, deliveries, slot)
             await appends.send(connection)
             if owned.lost:
                 raise Stale("the lane was lost while its messages were handled")
             exchange = owned.lane.exchange(self._clock.now(), commits=done)
             exchanged = await self._exchange(owned, exchange, connection)
         # It is committed: whatever goes wrong from here on, nothing of it may run again by itself.
-        self._committed(done, time.monotonic() - begun)
+        ended_at = time.monotonic()
+        self._committed(done, ended_at - begun)
+        self._grouping.committed(ended_at)
         if exchanged is not None:
             owned.held = exchanged.held
             self._clock.set(exchanged.now)
             answer = await self._rows.answer(exchanged.answer)
             if not owned.lost:
                 owned.lane.exchanged(answer)
-        ended = {*done, *failures}
-        if len(ended) < len(deliveries):
+        if len(done) + len(failures) < len(deliveries):
+            ended = {*done, *failures}
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
         return failures
+
+    async def _handle_together(
+        self, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
+    ) -> tuple[list[AnyDelivery], Failures]:
+        """One call for all. It needs no savepoint: what it wrote is all that there is to undo."""
+        await _send(connection, IMMEDIATE)
+        try:
+            await self._calls.several(deliveries, slot, Transaction(connection, appends))
+            await _check_open(connection)
+        except AGAIN:
+            raise
+        except Exception as error:
+            if connection.broken:
+                raise
+            return [], _blamed(deliveries, error)
+        return deliveries, {}
 
     async def _handle(
         self, owned: Owned, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
     ) -> tuple[list[AnyDelivery], Failures]:
-        parts = [deliveries] if self._batch else [[delivery] for delivery in deliveries]
+        """A call for each, between savepoints."""
         done: list[AnyDelivery] = []
         failures: Failures = {}
         begun = time.monotonic()
         await _send(connection, FIRST)
-        for number, part in enumerate(parts, start=1):
+        for number, delivery in enumerate(deliveries, start=1):
             kept = len(appends)
             try:
-                await self._call(part, slot, Transaction(connection, appends))
+                await self._calls.one(delivery, slot, Transaction(connection, appends))
                 # It fails if the handler hid an error that ended the transaction.
-                await _send(connection, LAST if number == len(parts) else NEXT)
+                await _send(connection, LAST if number == len(deliveries) else NEXT)
             except AGAIN:
                 raise
             except Exception as error:
@@ -175,19 +211,13 @@ class ExactlyOnce:
                     raise
                 await _send(connection, UNDO)
                 appends.cut(kept)
-                failures |= _blamed(part, error)
+                failures |= _blamed([delivery], error)
             else:
-                done += part
+                done.append(delivery)
             # What is done is committed, and the rest runs in the next transaction, or elsewhere.
             if owned.closing or (len(appends) and time.monotonic() - begun > SECONDS):
                 break
         return done, failures
-
-    async def _call(self, part: list[AnyDelivery], slot: Slot, transaction: Transaction) -> None:
-        if self._batch:
-            await self._calls.several(part, slot, transaction)
-        else:
-            await self._calls.one(part[0], slot, transaction)
 
     async def _exchange(
         self, owned: Owned, exchange: Exchange[Message[Any]] | None, connection: Connection
@@ -213,6 +243,17 @@ def _blamed(part: Sequence[AnyDelivery], error: Exception) -> Failures:
     else:
         named = {}
     return named or dict.fromkeys(part, error)
+
+
+async def _check_open(connection: Connection) -> None:
+    """Raises what is wrong if the handler hid an error that ended the transaction, or ended it itself."""
+    match connection.info.transaction_status:
+        case TransactionStatus.INTRANS:
+            return
+        case TransactionStatus.IDLE:
+            raise MilepostError("the handler ended the transaction that its progress is part of")
+        case _:
+            await _send(connection, b"select")
 
 
 async def _send(connection: Connection, commands: bytes) -> None:

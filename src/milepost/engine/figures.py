@@ -2,8 +2,8 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -40,7 +40,7 @@ class Figures(msgspec.Struct, tag=True):
     lanes: int = 0
     """Lanes that are held now."""
     seconds: float = 0.0
-    """How long handlers took, together."""
+    """How long handlers or consumers took, together."""
     times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     """How many attempts took up to each of `BOUNDS`, and more than the last. A batch's time is shared evenly."""
 
@@ -59,34 +59,46 @@ class Figures(msgspec.Struct, tag=True):
         self.times = [mine + theirs for mine, theirs in zip(self.times, other.times, strict=True)]
 
 
-class _ByName(dict[str, Figures]):
-    def __missing__(self, subscription: str) -> Figures:
-        return self.setdefault(subscription, Figures(subscription))
+Of: TypeAlias = tuple[str, str]
+"""A subscription: the names of its group and its own."""
+
+
+def summed(counted: Iterable[tuple[Of, Figures]]) -> dict[Of, Figures]:
+    """What several have counted of each subscription, together."""
+    sums: dict[Of, Figures] = {}
+    for of, figures in counted:
+        sums.setdefault(of, Figures(figures.subscription)).add(figures)
+    return sums
+
+
+class _Counted(dict[Of, Figures]):
+    def __missing__(self, of: Of) -> Figures:
+        return self.setdefault(of, Figures(of[1]))
 
 
 class Counting:
-    """Counts what happens to the subscriptions of a program in this process.
+    """Counts what happens in this process to the subscriptions of a program, and to those it has consumers of.
 
     `listen` is `mp.on_event`: the counting begins when the program next starts.
     """
 
     def __init__(self, listen: Callable[[Callable[[Any], None]], object]) -> None:
-        self._by_name = _ByName()
-        self._held: defaultdict[str, set[int]] = defaultdict(set)
+        self._counted = _Counted()
+        self._held: defaultdict[Of, set[int]] = defaultdict(set)
         for listener in (self._handled, self._settled, self._lanes, self._worked):
             listen(listener)
 
-    def figures(self) -> list[Figures]:
+    def figures(self) -> list[tuple[Of, Figures]]:
         """What was counted of each subscription by now. To be asked from any thread."""
-        return list(self._by_name.values())
+        return list(self._counted.items())
 
     def _handled(self, event: Handled) -> None:
-        figures = self._by_name[event.subscription]
+        figures = self._counted[event.group, event.subscription]
         figures.handled += 1
         figures.took(event.seconds, event.together)
 
     def _settled(self, event: AttemptFailed | RetryScheduled | Parked | Skipped) -> None:
-        figures = self._by_name[event.subscription]
+        figures = self._counted[event.group, event.subscription]
         match event:
             case AttemptFailed():
                 figures.failed += 1
@@ -99,7 +111,8 @@ class Counting:
                 figures.skipped += 1
 
     def _lanes(self, event: LaneTaken | LaneReleased | LaneLost) -> None:
-        figures, held = self._by_name[event.subscription], self._held[event.subscription]
+        of = event.group, event.subscription
+        figures, held = self._counted[of], self._held[of]
         if isinstance(event, LaneTaken):
             held.add(event.lane)
         else:
@@ -108,5 +121,6 @@ class Counting:
         figures.lanes = len(held)
 
     def _worked(self, event: Started | Stopped) -> None:
-        self._held[event.subscription].clear()
-        self._by_name[event.subscription].lanes = 0
+        of = event.group, event.subscription
+        self._held[of].clear()
+        self._counted[of].lanes = 0

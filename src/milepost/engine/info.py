@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from milepost.engine.consuming.options import Created
 from milepost.engine.lag import Lag, lags, not_passed
 from milepost.engine.place import Place
 from milepost.errors import UnknownSubscription
@@ -33,21 +34,28 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     name: str
     status: Status
-    """`running`; `paused` by a person; `stalled`: its messages fail; `waiting` for a program that runs it."""
+    """`running`; `paused` by a person; `stalled`: its messages fail; `waiting` for a program that runs it.
+
+    One for pulling waits for no program: whoever pulls has what it needs.
+    """
     stalled: str | None
     """Why it is stalled, if it is."""
     lag: Lag
     rate: float
     """Messages that its workers handle, a second, over the last few."""
     in_flight: int
-    """Messages that are with handlers, as its workers told within the last few seconds."""
+    """Messages that are with handlers or consumers, as told within the last few seconds; or that are pulled."""
+    attempts: int = 0
+    """Attempts at messages that its workers of the last day have ended, or that a process pulled and settled."""
+    handling_seconds: float = 0.0
+    """How long these took, together; a batch's time counts once. The mean of a while is what both grew by."""
     last_error: str | None
     """Why an attempt failed, the last that did within a day, as far as the server has not crashed since."""
     last_error_at: datetime | None
     retrying: int
     """Messages that failed and are tried again later."""
     waiting: int
-    """Messages that wait behind others of their key."""
+    """Messages that wait behind others of their key; or, for pulling, to be pulled."""
     parked: int
     """Messages that wait for a person."""
     unrouted: int
@@ -113,6 +121,8 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
         lag=lag,
         rate=standing.told.rate,
         in_flight=standing.told.in_flight,
+        attempts=standing.told.attempts,
+        handling_seconds=standing.told.handling_seconds,
         last_error=standing.told.error,
         last_error_at=standing.told.error_at,
         retrying=standing.retrying,
@@ -120,14 +130,14 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
         parked=standing.parked,
         unrouted=standing.unrouted,
         barrier=standing.barrier,
-        replaying=sum(lane.replay.beyond(lane.cursor.position).size for lane in standing.lanes),
+        replaying=sum(lane.replay.beyond(lane.cursor.position).size for lane in standing.lanes if lane.replay),
         owners=tuple(sorted({lane.owner for lane in standing.lanes if lane.owner is not None})),
         lanes=tuple(
             LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)
             for lane in standing.lanes
         ),
         outdated=standing.outdated,
-        settings=standing.settings,
+        settings=None if standing.settings is None else Created.shown(standing.settings),
         consumers=standing.consumers,
         standby=standing.standby,
     )
@@ -136,6 +146,10 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
 def _status(standing: Standing) -> Status:
     if standing.status == "paused":
         return "paused"
-    if not any(lane.held for lane in standing.lanes):
+    if not _is_pulled(standing) and not any(lane.held for lane in standing.lanes):
         return "waiting"
     return "stalled" if standing.stalled else "running"
+
+
+def _is_pulled(standing: Standing) -> bool:
+    return standing.settings is not None and standing.settings["tracking"] == "all"

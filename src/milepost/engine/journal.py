@@ -36,6 +36,10 @@ class Journal:
         self._logger = FieldLogger(logger, {"subscription": subscription, "group": group})
         self._raised_at: dict[tuple[type, str, int], float] = {}
 
+    def debug(self, text: str, *values: object, **fields: object) -> None:
+        """What is as it should be."""
+        self._log(logging.DEBUG, text, *values, **fields)
+
     def info(self, text: str, *values: object, **fields: object) -> None:
         """What an operator may want to know."""
         self._log(logging.INFO, text, *values, **fields)
@@ -62,7 +66,7 @@ class Journal:
         Where somebody has to act it is an ERROR. A failure that is tried again is a WARNING at the first attempt,
         and INFO at others; what a handler decides is for DEBUG. Errors of one line have one traceback a minute.
         """
-        later = f", the next follows in {max(0.0, row.due - now):.0f} s" if row and row.due else ""
+        later = _later(row.due - now) if row and row.due else ""
         if row is not None and row.state is State.PARKED:
             self.parked(message, attempt, reason, error)
         elif error is not None:
@@ -73,9 +77,23 @@ class Journal:
         else:
             self._of(logging.DEBUG, message, attempt, f"skipped: {reason}")
 
+    def blamed(self, message: Message[Any], row: Row, now: float) -> None:
+        """A message ended its process, as whoever took over found out; `row` is what is to be stored."""
+        if row.state is State.PARKED:
+            self.parked(message, row.attempts, row.reason)
+            return
+        later = _later((row.due or now) - now)
+        self._of(logging.WARNING, message, row.attempts, f"failed at attempt {row.attempts}{later}: {row.reason}")
+
     def parked(self, message: Message[Any], attempt: int, reason: str, error: BaseException | None = None) -> None:
         """A message was given up until a person decides."""
-        self._of(logging.ERROR, message, attempt, f"parked at attempt {attempt}: {reason}", error)
+        self._of(
+            logging.ERROR,
+            message,
+            attempt,
+            f"parked at attempt {attempt}: {reason or 'no reason was given'}",
+            error,
+        )
 
     def _of(
         self, level: int, message: Message[Any], attempt: int, text: str, error: BaseException | None = None
@@ -86,7 +104,7 @@ class Journal:
         fields = {"position": position, "stream": stream, "attempt": attempt}
         shown = error if error is not None and self._is_news(error) else None
         text = f"position {position} of {stream}: {text}"
-        self._logger.log(level, "%s: %s", self._name, text, extra=fields, exc_info=shown)
+        self._logger.log(level, "%s: %s", self._name, _one_line(text), extra=fields, exc_info=shown)
 
     def _log(self, level: int, text: str, *values: object, **fields: object) -> None:
         self._logger.log(level, "%s: " + text, self._name, *values, extra=fields)
@@ -105,3 +123,15 @@ class Journal:
             self._raised_at.clear()
         self._raised_at[kind] = now
         return True
+
+
+def _one_line(text: str) -> str:
+    """What others wrote, without what would make it look like another line of the log."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _later(seconds: float) -> str:
+    text = f"{max(0.0, seconds):.1f}".removesuffix(".0")
+    return f", the next follows in {text} s"

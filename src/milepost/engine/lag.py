@@ -21,7 +21,7 @@ class Lag(msgspec.Struct, frozen=True):
     everything was handled.
 
     What was handled is stored at the subscription's cadence (0.2 s by default), and a lane that only passed
-    messages which were not for it is stored within some five seconds. Both numbers may be behind by that much.
+    messages which were not for it is stored within some two seconds. Both numbers may be behind by that much.
     """
 
     positions: int

@@ -34,6 +34,15 @@ class Listener:
         self.described = Described(given)
         self.classes = _classes(self.described)
         self.function = self.described.function
+        self._ear: _Ear | None = None
+
+    def ear(self) -> "_Ear":
+        """Where it hears, until whoever asked closes it: one for all that work at a time, as it has one turn."""
+        loop = asyncio.get_running_loop()
+        if self._ear is None or not self._ear.users or self._ear.loop is not loop:
+            self._ear = (_AsyncEar if self.described.is_async else _Ear)(self, loop)
+        self._ear.users += 1
+        return self._ear
 
 
 class Listeners:
@@ -57,15 +66,23 @@ class Listeners:
 
 
 class Audience:
-    """Listeners while a worker runs.
+    """Listeners while a worker runs, or consumers of a subscription are here.
 
-    A plain one is called at once, on the event loop. An async one gets its events one after the other in a task of
-    its own: it delays nobody, and when it cannot follow it misses some.
+    A plain one is called at once, on the event loop. An async one gets its events one after the other, whoever
+    tells them, in a task of its own: it delays nobody, and when it cannot follow it misses some.
     """
 
     def __init__(self, listeners: list[Listener]) -> None:
-        self._ears = [(listener.classes, _ear(listener)) for listener in listeners]
+        self._listeners = listeners
+        self._ears = [(listener.classes, listener.ear()) for listener in listeners]
         self._by_class: dict[type[Event], list[_Ear]] = {}
+
+    def admit(self) -> None:
+        """Those who came to the program since then listen as well."""
+        late = self._listeners[len(self._ears) :]
+        if late:
+            self._ears += [(listener.classes, listener.ear()) for listener in late]
+            self._by_class.clear()
 
     def wants(self, kind: type[Event]) -> bool:
         """Whether anybody listens to such events."""
@@ -90,7 +107,10 @@ class Audience:
 class _Ear:
     """One listener, and what went wrong with it."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.users = 0
+        """How many tell it something."""
         self._function = listener.function
         self._complain = Complaints(logger, f"listener {listener.described}").make
 
@@ -105,14 +125,15 @@ class _Ear:
             self._complain(f"took {monotonic() - began:.1f} s, in which nothing else ran: make it async")
 
     async def close(self) -> None:
-        """A plain listener has no more to do."""
+        """One tells it no more; a plain listener has nothing left to do."""
+        self.users -= 1
 
 
 class _AsyncEar(_Ear):
     """One async listener, and what waits for it."""
 
-    def __init__(self, listener: Listener) -> None:
-        super().__init__(listener)
+    def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(listener, loop)
         self._waiting: deque[Event] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
@@ -141,20 +162,18 @@ class _AsyncEar(_Ear):
                 self._complain(f"failed at {type(event).__name__}", with_traceback=True)
 
     async def close(self) -> None:
+        await super().close()
         if self._task is None or self._task.done():
             return
         await asyncio.wait([self._task], timeout=FAREWELL)
-        if not self._task.done():
+        # Others may tell it something yet: then it goes on.
+        if not self.users and not self._task.done():
             self._complain(f"did not end within {FAREWELL:g} s: {len(self._waiting) + 1:,} events are lost to it")
             await end(self._task)
 
 
 def _size(event: Event) -> int:
     return event.message.size if isinstance(event, MessageEvent) else 0
-
-
-def _ear(listener: Listener) -> _Ear:
-    return _AsyncEar(listener) if listener.described.is_async else _Ear(listener)
 
 
 def _classes(described: Described) -> tuple[type[Event], ...]:

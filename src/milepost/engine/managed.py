@@ -121,6 +121,7 @@ class ManagedSubscription:
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
+        key: str | None = None,
         reason: str | None = None,
         on_batch: OnBatch | None = None,
     ) -> Decided:
@@ -134,10 +135,11 @@ class ManagedSubscription:
             up_to: All parked ones up to this position.
             limit: At most so many.
             state: With `all` and `up_to`: "parked", "retrying" or both. Defaults to "parked".
+            key: With `all` and `up_to`: only what is kept in order by this key.
             reason: With `all` and `up_to`: only those whose reason has this text in it.
             on_batch: Called after each transaction with how many messages that is so far.
         """
-        chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, reason=reason)
+        chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
         return await self._deliveries().decide(Decision.RETRY, chosen, limit=limited(limit), on_batch=on_batch)
 
     async def skip(
@@ -148,6 +150,7 @@ class ManagedSubscription:
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
+        key: str | None = None,
         reason: str | None = None,
         on_batch: OnBatch | None = None,
     ) -> Decided:
@@ -156,7 +159,7 @@ class ManagedSubscription:
         It takes parked, retrying, waiting and unrouted messages; `all` and `up_to` mean the parked ones unless
         `state` says otherwise. A message that is running is left alone.
         """
-        chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, reason=reason)
+        chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
         return await self._deliveries().decide(Decision.SKIP, chosen, limit=limited(limit), on_batch=on_batch)
 
     def _deliveries(self) -> Deliveries:

@@ -1,82 +1,88 @@
 """Where lanes are put by a move or a replay: reckoned from where they stand, nothing is done."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from milepost.dispatch import Cursor
+from milepost.engine.past import Past, passed_by
 from milepost.progress.control import LanePlace
+from milepost.progress.memories import Memories
 from milepost.progress.standing import LaneStanding
 from milepost.ranges import NOTHING, Ranges
-
-RowsOfLanes = Mapping[int, Sequence[int]]
-"""For each lane that has some, the positions of its rows, in order."""
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True):
     """Where all lanes are put, and which rows go: those above a position, and up to another if there is one."""
 
     lanes: tuple[LanePlace, ...]
+    memories: Memories
+    """What had been handled before, of what comes again."""
     above: int
     up_to: int | None
+    followers: Sequence[int] = ()
+    """Rows beyond that go as well: they wait behind one that goes, and come again after it."""
 
     @property
     def again(self) -> Ranges:
         """What had been handled and comes again, of all lanes together."""
         found = Ranges()
         for lane in self.lanes:
-            found = found.joined(lane.replay)
+            found = found.joined(lane.replay.beyond(lane.position))
         return found
 
 
-def moved(lanes: Sequence[LaneStanding], to: Cursor) -> Placing:
-    """All lanes to one place. Rows below it stay."""
-    passed = _passed(to)
+def moved(lanes: Sequence[LaneStanding], memories: Memories, to: Cursor) -> Placing:
+    """All lanes to one place. Rows below it stay, and so does what is known of them."""
+    passed = passed_by(to)
     places = [
         LanePlace(
             lane=lane.number,
             position=to.position,
             ahead=Ranges(to.ahead),
-            leaps=passed.minus(_passed(lane.cursor)),
+            replay=lane.replay.up_to(to.position),
+            leaps=passed.minus(passed_by(lane.cursor)),
         )
         for lane in lanes
     ]
-    return Placing(lanes=tuple(places), above=to.position, up_to=None)
+    return Placing(lanes=tuple(places), memories=memories, above=to.position, up_to=None)
 
 
 def replayed(
     lanes: Sequence[LaneStanding],
-    rows: RowsOfLanes,
-    leaps: Mapping[int, Ranges],
+    rows: Sequence[int],
+    past: Past,
+    memories: Memories,
     start: int,
     end: int | None,
 ) -> Placing:
-    """Back to `start`: what was handled up to `end`, or ever, comes again; what was beyond stays done.
+    """Back to `start`: what was passed up to `end`, or ever, comes again; what was beyond stays done.
 
-    `rows` are those above `start`, and `leaps` what each lane passed over: such messages come too, but they had
-    not been handled.
+    `rows` are the positions of those above `start` that are not done, and of those beyond `end` that wait behind
+    one of them: such messages come too, but they had not been handled. What was passed when it had begun does not
+    come. `memories` are those of replays under way.
     """
-    last = end if end is not None else max((_passed(lane.cursor).last for lane in lanes), default=0)
-    places = []
-    for lane in lanes:
-        place = _replayed(lane, start, last)
-        handled = place.replay.without(rows.get(lane.number, ())).minus(leaps.get(lane.number, NOTHING))
-        places.append(msgspec.structs.replace(place, replay=handled))
-    return Placing(lanes=tuple(places), above=start, up_to=last)
-
-
-def _replayed(lane: LaneStanding, start: int, end: int) -> LanePlace:
-    done, position = _passed(lane.cursor), min(start, lane.cursor.position)
-    again = done.beyond(start).up_to(end)
-    return LanePlace(
-        lane=lane.number,
-        position=position,
-        ahead=done.beyond(position).up_to(start).joined(done.beyond(end)),
-        replay=lane.replay.joined(again).beyond(position),
+    last = end if end is not None else max((passed_by(lane.cursor).last for lane in lanes), default=0)
+    handled = {of: ranges.beyond(start).up_to(last).without(rows) for of, ranges in past.handled.items()}
+    followers = [position for position in rows if position > last]
+    known = msgspec.structs.replace(past, handled=handled)
+    return Placing(
+        lanes=tuple(_replayed(lane, known, start, last, followers) for lane in lanes),
+        memories={of: handled.get(of, NOTHING).joined(memories.get(of, NOTHING)) for of in {*handled, *memories}},
+        above=start,
+        up_to=last,
+        followers=followers,
     )
 
 
-def _passed(cursor: Cursor) -> Ranges:
-    """What is behind a cursor, or done ahead of it."""
-    behind = Ranges([(1, cursor.position)] if cursor.position > 0 else [])
-    return behind.joined(Ranges(cursor.ahead))
+def _replayed(lane: LaneStanding, past: Past, start: int, end: int, followers: Sequence[int]) -> LanePlace:
+    done = passed_by(lane.cursor)
+    again = done.beyond(start).up_to(end).minus(past.begun)
+    stays = done.minus(again).without(followers)
+    position = stays.past(0)
+    return LanePlace(
+        lane=lane.number,
+        position=position,
+        ahead=stays.beyond(position),
+        replay=lane.replay.joined(again.both(past.of_lane(lane.number))),
+    )

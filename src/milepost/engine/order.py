@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from milepost.engine.values import checked, whole
 from milepost.log.message import Message
-from milepost.names import bucket_of, is_property_name
+from milepost.names import MAX_NAME_BYTES, bucket_of, is_property_name
 
 AnyMessage: TypeAlias = Message[Any]
 
@@ -261,6 +261,8 @@ def _storable(key: str) -> str:
 def _property_name(value: Any) -> str:
     if not isinstance(value, str) or not is_property_name(value):
         raise ValueError("a property's name, a letter and then letters, digits, _ and ., is wanted")
+    if len(value) > MAX_NAME_BYTES:
+        raise ValueError(f"a property's name of at most {MAX_NAME_BYTES} bytes is wanted")
     return value
 
 

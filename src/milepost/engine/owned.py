@@ -1,9 +1,13 @@
 """A lane that this worker holds."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from milepost.dispatch import Delivery, Lane
+from milepost.engine.order import Order
+from milepost.engine.repeats import Repeats
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
 
@@ -11,9 +15,11 @@ from milepost.progress.protocol import Held
 class Owned:
     """The core of a lane, the right to write it, and what of it runs here."""
 
-    def __init__(self, held: Held, lane: Lane[Message[Any]], *, looks_first: bool) -> None:
+    def __init__(self, held: Held, lane: Lane[Message[Any]], order: Order, *, looks_first: bool) -> None:
         self.held = held
         self.lane = lane
+        self.repeats = Repeats(held.replay, held.memories, order)
+        """What had been handled before and is repeated on purpose."""
         self.running = 0
         """How many calls of handlers are under way for it."""
         self.done: list[Delivery[Message[Any]]] = []
@@ -28,8 +34,12 @@ class Owned:
         self.looks_first = looks_first
         """Whether rows are to be loaded before anything is handed out: some of them have to run alone."""
         self.exchanging = False
+        self.is_unwritten = False
+        """Whether it has to stay as it is stored."""
         self.written_at = 0.0
         """When it was last written, by the loop's clock."""
+        self.written = 0
+        """How often it was."""
         self._rest = asyncio.Event()
 
     @property
@@ -43,10 +53,10 @@ class Owned:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether it wants messages. One that was full is not before half of its window is free."""
+        """Whether it wants messages. A full one does not before half of its window is free, or it starves."""
         if self.lost or self.closing:
             return False
-        if self._full and not self.lane.is_half_free:
+        if self._full and not self.lane.is_half_free and not self.lane.is_starved:
             return False
         return self.lane.room() > 0
 
@@ -63,11 +73,25 @@ class Owned:
         self.exchanging = False
         self._rest.set()
 
+    @contextmanager
+    def unwritten(self) -> Iterator[None]:
+        """Within this block no exchange begins."""
+        self.is_unwritten = True
+        try:
+            yield
+        finally:
+            self.is_unwritten = False
+            self._rest.set()
+
     async def at_rest(self) -> None:
         """Waits until nothing of it runs, and no exchange is under way."""
-        while self.running or self.done or self.exchanging:
-            self._rest.clear()
-            await self._rest.wait()
+        while self.running or self.done or self.exchanging or self.is_unwritten:
+            await self.changes()
+
+    async def changes(self) -> None:
+        """Waits until calls or an exchange of it have ended, or it is here no longer."""
+        self._rest.clear()
+        await self._rest.wait()
 
     def is_idle(self, head: int, now: float) -> bool:
         """Whether all up to a position is handled, or cannot be handled now."""

@@ -3,12 +3,13 @@
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import replace
 
-from milepost.log.feed import Feed, Segment
+from milepost.log.feed import Feed
 from milepost.log.reader import PAGE_MESSAGES, Lanes, Query
+from milepost.log.segment import Segment
 
 OF_A_LANE = 250
 """How many messages of a page a lane gets, about."""
-LARGEST = 4000
+LARGEST = 2000
 """The most messages of a page."""
 
 
@@ -46,7 +47,7 @@ class Pages:
         if self._history is None or self._at != position or not lanes <= self._for:
             await self.close()
             self._for = lanes
-            self._history = self._feed.history(self._query_for(lanes), position)
+            self._history = self._feed.history.after(self._query_for(lanes), position)
         part = await anext(self._history, None)
         if part is None:
             # It ended where the log did then, or could not be read.

@@ -4,7 +4,6 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
-from datetime import datetime
 from typing import Any, Literal
 
 from milepost.engine.builder import Failed
@@ -18,6 +17,7 @@ from milepost.engine.worker import Worker
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
 from milepost.log.reader import Query
+from milepost.log.since import Since
 
 Errors = Literal["raise", "park"]
 
@@ -125,5 +125,5 @@ def _only(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def _query(subscription: Subscription, since: datetime | None) -> Query:
+def _query(subscription: Subscription, since: Since | None) -> Query:
     return query_of(subscription.selection, subscription.declaration.where, since=since)

@@ -1,14 +1,13 @@
 """What a reader or a subscription is after, as a query of the log."""
 
-from datetime import datetime
-
 from milepost.filter import Filter
 from milepost.log.reader import Condition, Query
 from milepost.log.selection import Selection
+from milepost.log.since import Since
 
 
 def query_of(
-    selection: Selection, where: Filter | None, *, since: datetime | None = None, backwards: bool = False
+    selection: Selection, where: Filter | None, *, since: Since | None = None, backwards: bool = False
 ) -> Query:
     """A query with a filter, of which as much as possible becomes a condition of the statement."""
     if where is None:

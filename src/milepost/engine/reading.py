@@ -6,8 +6,9 @@ from typing import Any
 
 from milepost.engine.owned import Owned
 from milepost.engine.pages import Pages
-from milepost.log.feed import Feed, Segment
+from milepost.log.feed import Feed
 from milepost.log.message import Message
+from milepost.log.segment import Segment
 
 Places = Callable[[list[Message[Any]]], tuple[list[int], list[str] | None]]
 """For messages, the lane of each and, with an order, the key of each."""
@@ -21,7 +22,8 @@ class Reading:
 
     Lanes that stand near each other share their pages. One whose window is full is left behind and comes back
     at its own position when half of it is free, so that nobody waits for it and no page is read for a message
-    or two. The lowest and the foremost take turns: the largest backlog first, and the others not much later.
+    or two, unless nothing of it can be handed out. The lowest and the foremost take turns: the largest backlog
+    first, and the others not much later.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class Reading:
         """Pages of before, to be closed."""
         self._end: int | None = None
         self._lowest_next = True
+        self._has_enough = False
+        """Whether some lane was not read for though it has room: something of it could be handed out."""
         self._changed = asyncio.Event()
 
     def reads_for(self, lanes: dict[int, Owned]) -> None:
@@ -72,16 +76,21 @@ class Reading:
         """Some lane may have room again."""
         self._changed.set()
 
+    def emptied(self) -> None:
+        """Nothing more of some lane can be handed out."""
+        if self._has_enough:
+            self._changed.set()
+
     async def run(self) -> None:
         """Reads until it is cancelled."""
         try:
-            while True:
-                while self._old:
-                    await self._old.pop().close()
-                self._changed.clear()
-                news = self._feed.news
-                if not await self._read():
-                    await _any(self._changed, news)
+            with self._feed.waking(self._changed):
+                while True:
+                    while self._old:
+                        await self._old.pop().close()
+                    self._changed.clear()
+                    if not await self._read():
+                        await self._changed.wait()
         finally:
             await self._pages.close()
 
@@ -104,7 +113,9 @@ class Reading:
     def _turns(self) -> list[int]:
         """Where to read from: where the lowest and where the foremost of those stand that want more."""
         hungry = self._hungry()
-        if not hungry or self._is_ample():
+        is_ample = self._is_ample()
+        self._has_enough = is_ample or len(hungry) < len(self._lanes)
+        if not hungry or is_ample:
             return []
         positions = [owned.lane.reach for owned in hungry]
         self._lowest_next = not self._lowest_next
@@ -150,14 +161,5 @@ class Reading:
                     keys[number].append(key)
         for number, owned in takers.items():
             owned.fill(messages[number], None if of_messages is None else keys[number], segment.high)
-            self._filled(owned)
-
-
-async def _any(*events: asyncio.Event) -> None:
-    """Waits until one of these is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
+            if messages[number]:
+                self._filled(owned)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import psycopg
 
-from milepost.engine.exactly_once import FIRST, LAST, UNDO
+from milepost.engine.exactly_once import FIRST, IMMEDIATE, LAST, UNDO
 from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
@@ -15,7 +15,7 @@ from milepost.log.connections import executor_of
 from milepost.log.database import Connection, Database
 from milepost.log.statements import Statements
 
-CHECK = b"set constraints all immediate"
+CHECK = IMMEDIATE
 """A handler may have put off constraints until the commit, which never comes here."""
 
 _NO_SAVEPOINT = (psycopg.errors.NoActiveSqlTransaction, psycopg.errors.InvalidSavepointSpecification)

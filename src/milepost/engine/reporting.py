@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Mapping
+from time import monotonic
 from typing import Protocol
 
 from milepost.engine.clock import Clock
 from milepost.progress.protocol import Progress
-from milepost.progress.reports import Report, Slow
+from milepost.progress.reports import InFlight, Report
+from milepost.progress.storable import storable_text
 
 LONGEST_ERROR = 1000
 """Characters of an error that are told."""
-MOST_SLOW = 100
-"""Messages that are named, of a subscription."""
+MOST = 100
+"""Messages in flight that are named, of a subscription."""
 
 
 class Reported(Protocol):
@@ -20,6 +22,16 @@ class Reported(Protocol):
     @property
     def handled(self) -> int:
         """How many messages were handled."""
+        ...
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts at messages have ended."""
+        ...
+
+    @property
+    def handling_seconds(self) -> float:
+        """How long these took, together."""
         ...
 
     @property
@@ -32,8 +44,8 @@ class Reported(Protocol):
         """How many messages are with handlers, or consumers."""
         ...
 
-    def positions_in_flight(self) -> set[int]:
-        """The positions of these."""
+    def flights(self) -> Mapping[int, float | None]:
+        """The positions of these, and by `time.monotonic` since when, if that is known."""
         ...
 
 
@@ -47,13 +59,25 @@ class Reporting:
         self._handled: dict[int, int] = {}
         self._looked_at: float | None = None
         self._in_flight: dict[int, dict[int, float]] = {}
-        """When each message was first seen in flight, by subscription and position."""
+        """Since when each message is in flight, or was seen to be, by subscription and position."""
         self._told: dict[int, Report] = _Nothing()
+        self._asked = False
+
+    def ask(self) -> None:
+        """The next look is told in any case."""
+        self._asked = True
 
     async def end(self, runners: Mapping[int, Reported]) -> None:
         """Tells that nothing is done any more."""
         self._looked_at = None
         await self.tell(runners)
+
+    async def forget(self, subscription: int, runner: Reported) -> None:
+        """Tells that nothing is done for one of them any more."""
+        report = self._report(subscription, runner, None)
+        for known in (self._handled, self._in_flight, self._told):
+            known.pop(subscription, None)
+        await self._progress.report(self._worker, [report])
 
     async def tell(self, runners: Mapping[int, Reported]) -> None:
         """Looks, and tells what is new."""
@@ -61,7 +85,8 @@ class Reporting:
         elapsed = None if self._looked_at is None else now - self._looked_at
         self._looked_at = now
         reports = [self._report(id_, runner, elapsed) for id_, runner in runners.items()]
-        news = [report for report in reports if report.in_flight or report != self._told[report.subscription]]
+        asked, self._asked = self._asked, False
+        news = [each for each in reports if asked or each.in_flight or each != self._told[each.subscription]]
         if news:
             await self._progress.report(self._worker, news)
             self._told.update((report.subscription, report) for report in news)
@@ -75,18 +100,22 @@ class Reporting:
             subscription=subscription,
             rate=round(new / elapsed, 3) if elapsed else 0.0,
             in_flight=runner.in_flight,
-            slow=self._slow(subscription, runner),
-            error=None if error is None else error[0][:LONGEST_ERROR],
+            flights=self._flights(subscription, runner),
+            attempts=runner.attempts,
+            handling_seconds=round(runner.handling_seconds, 6),
+            error=None if error is None else storable_text(error[0])[:LONGEST_ERROR],
             error_at=None if error is None else error[1],
         )
 
-    def _slow(self, subscription: int, runner: Reported) -> tuple[Slow, ...]:
-        """What was in flight at the last look too."""
-        before, now = self._in_flight.get(subscription, {}), self._clock.now()
-        current = {position: before.get(position, now) for position in runner.positions_in_flight()}
+    def _flights(self, subscription: int, runner: Reported) -> tuple[InFlight, ...]:
+        before, now, clock = self._in_flight.get(subscription, {}), self._clock.now(), monotonic()
+        current = {
+            position: before.get(position, now) if begun is None else now - (clock - begun)
+            for position, begun in runner.flights().items()
+        }
         self._in_flight[subscription] = current
-        slow = [Slow(position, current[position]) for position in sorted(current) if position in before]
-        return tuple(slow[:MOST_SLOW])
+        longest = sorted(current, key=current.__getitem__)[:MOST]
+        return tuple(InFlight(position, current[position]) for position in longest)
 
 
 class _Nothing(dict[int, Report]):

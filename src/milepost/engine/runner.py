@@ -9,7 +9,7 @@ from typing import Any
 
 from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Settings
 from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
-from milepost.engine.exactly_once import MESSAGES, Again, ExactlyOnce
+from milepost.engine.exactly_once import Again, ExactlyOnce, Failures
 from milepost.engine.lag import not_passed
 from milepost.engine.order import ByFunction, Order, Unordered, placed
 from milepost.engine.owned import Owned
@@ -18,11 +18,11 @@ from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot, Work
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
-from milepost.engine.threads import Threads
 from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
+from milepost.threads import Threads
 
 CLAIMED_AT_ONCE = 256
 """How many deliveries are taken from a lane at a time."""
@@ -71,6 +71,8 @@ class Runner:
         self.timeout = declaration.timeout
         self.settings: Settings = declaration.dispatch_settings(order)
         self.lanes: dict[int, Owned] = {}
+        self.yields = False
+        """Whether others have its lanes by right: a newer version of the program runs."""
         self.suspects = False
         self.reading: Reading
         self.writing: Writing
@@ -105,17 +107,19 @@ class Runner:
     def add(self, held: Held, state: LaneState[Message[Any]]) -> None:
         """A lane that was taken."""
         lane = Lane(self.settings, state, breaker=self._breaker, random=random.random)
-        self.lanes[held.lane] = Owned(held, lane, looks_first=bool(state.running))
+        owned = self.lanes[held.lane] = Owned(held, lane, self.order, looks_first=bool(state.running))
         self._lanes_changed()
         if state.unclean:
             self.journal.info("lane %d is taken over: its owner gave no sign of life", held.lane, lane=held.lane)
         if self.settling.telling is not None:
             self.settling.telling.taken(held, vanished=state.unclean)
+        self.settling.blamed(owned)
 
     def lose(self, owned: Owned, error: Exception) -> None:
         """Somebody else has the lane, or nobody knows what is stored: what runs of it is of no use."""
         why = str(error) or type(error).__name__
-        self.journal.warning("lane %d is lost: %s", owned.number, why, lane=owned.number)
+        tell = self.journal.debug if self.yields else self.journal.warning
+        tell("lane %d is lost: %s", owned.number, why, lane=owned.number)
         owned.lost = True
         self._give_back_claimed(owned)
         owned.lane.discard()
@@ -180,6 +184,16 @@ class Runner:
         return self.settling.tally.handled
 
     @property
+    def attempts(self) -> int:
+        """How many attempts at messages have ended."""
+        return self.settling.attempts
+
+    @property
+    def handling_seconds(self) -> float:
+        """How long these took, together."""
+        return self.settling.handling_seconds
+
+    @property
     def last_error(self) -> tuple[str, float] | None:
         """Why the last attempt failed that did, and when."""
         return self.settling.last_error
@@ -189,13 +203,18 @@ class Runner:
         """How many messages are with handlers."""
         return max(0, sum(owned.lane.in_flight for owned in self.lanes.values()) - len(self.claimed))
 
-    def positions_in_flight(self) -> set[int]:
-        """The positions of these; what was handled just now may be among them."""
+    def flights(self) -> dict[int, float | None]:
+        """The positions of these, and by `time.monotonic` since when, if that is known."""
         if not self.in_flight:
-            return set()
-        claimed = {delivery.message.position for _, delivery in self.claimed}
-        handed_out = {position for owned in self.lanes.values() for position in owned.lane.handed_out()}
-        return handed_out - claimed
+            return {}
+        found: dict[int, float | None] = {}
+        for owned in self.lanes.values():
+            found |= owned.lane.handed_out()
+            for delivery in owned.done:
+                found.pop(delivery.message.position, None)
+        for _, delivery in self.claimed:
+            found.pop(delivery.message.position, None)
+        return found
 
     # From the log
 
@@ -205,7 +224,7 @@ class Runner:
 
     def _is_replay(self, message: Message[Any]) -> bool:
         [lane], _ = self.places([message])
-        return lane in self.lanes and message.position in self.lanes[lane].held.replay
+        return lane in self.lanes and message in self.lanes[lane].repeats
 
     def _why_without_key(self, message: Message[Any]) -> str | None:
         try:
@@ -273,7 +292,7 @@ class Runner:
                 given = [delivery for delivery in given if not self.refuse_without_key(owned, delivery)]
             if self._several_handlers and given:
                 given = self._of_one_handler(owned, given)
-            if owned.held.replay and given:
+            if owned.repeats and given:
                 given = self._of_one_time(owned, given)
             if given:
                 return self._call(owned, given)
@@ -290,10 +309,9 @@ class Runner:
 
     def _of_one_time(self, owned: Owned, deliveries: list[AnyDelivery]) -> list[AnyDelivery]:
         """Those that are repeated, or those that are not, as the first is; the others are for another call."""
-        replay = owned.held.replay
-        first = deliveries[0].message.position in replay
-        mine = [each for each in deliveries if (each.message.position in replay) is first]
-        owned.lane.give_back([each for each in deliveries if (each.message.position in replay) is not first])
+        first = deliveries[0].message in owned.repeats
+        mine = [each for each in deliveries if (each.message in owned.repeats) is first]
+        owned.lane.give_back([each for each in deliveries if (each.message in owned.repeats) is not first])
         return mine
 
     def _take_turn(self) -> Work | None:
@@ -317,29 +335,19 @@ class Runner:
         """What ran when a process vanished, and nothing beside it."""
         self._give_back_all_claimed()
         waiting = [owned for owned in self.lanes.values() if owned.lane.suspects and not self._is_busy(owned)]
-        # One that is promised already is counted in its row: no other may be before it has run.
+        # The row of one that is promised already says that it runs: no other's may before it has run.
         for owned in sorted(waiting, key=lambda owned: not owned.lane.in_flight):
             if given := owned.lane.next(self._now(), 1):
                 return self._call(owned, given)
             if owned.lane.in_flight:
                 break
-        self._tell_given_up()
         self._look_for_suspects()
         self.writing.look()
         if not self.suspects:
-            # They were given up or set aside: the others go on.
+            # They were set aside: the others go on.
             self._active = dict(self.lanes)
             self._changed()
         return None
-
-    def _tell_given_up(self) -> None:
-        for owned in self.lanes.values():
-            for entry in owned.lane.given_up:
-                if entry.fate is not None:
-                    self.journal.parked(entry.message, entry.fate.attempts, entry.fate.reason)
-            if owned.lane.given_up and self.settling.telling is not None:
-                self.settling.telling.given_up(owned.lane.given_up)
-            owned.lane.given_up.clear()
 
     def _look_for_suspects(self) -> None:
         self.suspects = any(owned.lane.suspects for owned in self.lanes.values())
@@ -365,6 +373,7 @@ class Runner:
                 return owned, given
             if owned.lane.urgent(self._now()):
                 self.writing.look()
+            self.reading.emptied()
         return None
 
     def _is_busy(self, owned: Owned) -> bool:
@@ -375,9 +384,9 @@ class Runner:
         """How many to take at once. What has to be stored as running first is only what can run now."""
         if owned.lane.tracks_starts:
             return max(1, self.concurrency - self._running)
-        if self._together is not None:
-            return self._together
-        return CLAIMED_AT_ONCE if self.exactly_once is None else MESSAGES
+        if self.exactly_once is not None:
+            return self.exactly_once.together
+        return CLAIMED_AT_ONCE if self._together is None else self._together
 
     def refuse_without_key(self, owned: Owned, delivery: AnyDelivery) -> bool:
         """Parks a message for which the function to order by gave no key; whether it did."""
@@ -398,6 +407,8 @@ class Runner:
         owned = call.owned
         error: BaseException | None = None
         begun = monotonic()
+        for delivery in call.deliveries:
+            delivery.begun = begun
         try:
             if self.exactly_once is not None:
                 await self._perform_exactly_once(self.exactly_once, call, slot)
@@ -415,6 +426,7 @@ class Runner:
         except Exception as raised:
             error = raised
         finally:
+            self.settling.handling_seconds += monotonic() - begun
             self._running -= 1
             owned.running -= 1
             owned.ended()
@@ -426,6 +438,7 @@ class Runner:
     async def _perform_exactly_once(self, exactly_once: ExactlyOnce, call: Call, slot: Slot) -> None:
         owned = call.owned
         begun = monotonic()
+        failures: Failures = {}
         try:
             failures = await exactly_once.run(owned, call.deliveries, slot)
         except Again as again:
@@ -440,7 +453,7 @@ class Runner:
         finally:
             owned.exchange_ended()
         self.exchanged(owned)
-        self._settled(owned, at_once=True)
+        self._settled(owned, at_once=bool(failures))
 
     def _settled(self, owned: Owned, *, at_once: bool) -> None:
         if self.suspects:
@@ -473,9 +486,10 @@ class Runner:
             return False
         if all(owned.is_idle(head, now) for owned in self.lanes.values()):
             return True
-        # What is left may be waiting to be written.
-        self.writing.hurries = True
-        self.writing.look()
+        if all(owned.lane.reach >= head for owned in self.lanes.values()):
+            # What is left may be waiting to be written.
+            self.writing.hurries = True
+            self.writing.look()
         return False
 
     @property

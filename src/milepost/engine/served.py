@@ -95,6 +95,7 @@ class Served:
             await self._rebuild()
         self.runner.concurrency = self._builder.concurrency_of(self.subscription, opened)
         # Nothing more is read of lanes that are to be let go: they would leave where they were brought to.
+        self.runner.yields = self.wanted is None
         self.runner.stops_at(opened.barrier_at if self.wanted else 0)
         if opened.acted != before.acted:
             self.runner.poke()

@@ -12,7 +12,7 @@ from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.schema import Migrate
 from milepost.log.statements import Statements
-from milepost.log.wakeups import ACT, Wakeups
+from milepost.log.wakeups import ACT, ASK, Wakeups
 from milepost.progress.following import DistantProgress, Following
 from milepost.progress.leases import PostgresLeases
 from milepost.progress.memory_leases import MemoryLeases
@@ -50,9 +50,10 @@ class Services:
             await self.following.begin()
 
     @asynccontextmanager
-    async def told(self, callback: Callable[[], None]) -> AsyncIterator[None]:
-        """Within this block the callback is called whenever a person has done something to a subscription."""
-        with self.wakeups.on(ACT, callback):
+    async def told(self, acted: Callable[[], None], asked: Callable[[], None]) -> AsyncIterator[None]:
+        """Within this block these are called whenever a person has done something to a subscription, or asks what
+        workers do."""
+        with self.wakeups.on(ACT, acted), self.wakeups.on(ASK, asked):
             if self.kept is not Kept.IN_ANOTHER_DATABASE:
                 # The log's own listen while it is followed.
                 yield

@@ -5,6 +5,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from milepost.dispatch import State
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.handler import Undecodable
 from milepost.engine.journal import Journal
@@ -40,6 +41,10 @@ class Settling:
         self._settled = settled
         self._gives_up = gives_up
         self.tally = Tally()
+        self.attempts = 0
+        """How many attempts at messages have ended."""
+        self.handling_seconds = 0.0
+        """How long calls took, together; a batch's time counts once."""
         self.last_error: tuple[str, float] | None = None
         """Why the last attempt failed that did, and when."""
         self.telling: Telling | None = None
@@ -64,6 +69,7 @@ class Settling:
     def committed(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
         """Messages were handled, and are settled by their own transaction."""
         self.tally.handled += len(deliveries)
+        self.attempts += len(deliveries)
         if self.telling is not None:
             self.telling.handled_together(deliveries, seconds)
 
@@ -85,6 +91,7 @@ class Settling:
             is_first = owned.lane.settled == 0
             refused = owned.lane.ack(deliveries)
             self.tally.handled += len(deliveries) - len(refused)
+            self.attempts += len(deliveries)
             owned.ended()
             self._settled(owned, at_once=is_first)
 
@@ -111,6 +118,7 @@ class Settling:
     ) -> None:
         """Settles a message by what its handler raised; None: it is done. The call took so long for so many."""
         lane, now, one = owned.lane, self._now(), [delivery]
+        self.attempts += 1
         match error:
             case None:
                 self.tally.handled += not lane.ack(one)
@@ -126,6 +134,18 @@ class Settling:
             self._write_down(delivery, error, now)
         if self.telling is not None:
             self.telling.settled(delivery, error, seconds, together)
+
+    def blamed(self, owned: Owned) -> None:
+        """Tells what ended the process of an owner before this one."""
+        entries = [(entry.message, entry.fate) for entry in owned.lane.blamed if entry.fate is not None]
+        owned.lane.blamed.clear()
+        for message, row in entries:
+            self.tally.failed += 1
+            self.tally.parked += row.state is State.PARKED
+            self.last_error = row.reason, self._now()
+            self._journal.blamed(message, row, self._now())
+            if self.telling is not None:
+                self.telling.blamed(message, row)
 
     def _write_down(self, delivery: AnyDelivery, error: BaseException, now: float) -> None:
         message, attempt, row = delivery.message, delivery.attempt, delivery.entry.fate

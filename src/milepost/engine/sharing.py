@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import uuid4
@@ -123,7 +123,12 @@ class Sharing(Generic[S]):
         self._heart: Heart
         self._rebalance = asyncio.Event()
         self._epochs: set[int] = set()
-        self._giving: set[asyncio.Task[None]] = set()
+        self._giving: dict[asyncio.Task[None], int] = {}
+        """Lanes that are being given back, by the subscription that each is of."""
+        self._round = asyncio.Lock()
+        """Whoever has it knows that no lanes are being taken."""
+        self._awaiting: list[asyncio.Future[None]] = []
+        """Those who wait for the end of a round that has not begun."""
         self._loose: set[tuple[int, int]] = set()
         """Lost lanes, of which something still runs: their subscriptions and numbers."""
         self._released: set[Owned] = set()
@@ -153,7 +158,7 @@ class Sharing(Generic[S]):
         async with (
             self._heart,
             self._place.log.feed.followed(),
-            services.told(self.look_soon),
+            services.told(self.look_soon, self._asked),
             asyncio.TaskGroup() as group,
         ):
             tasks = [group.create_task(work) for work in services.works()]
@@ -168,24 +173,40 @@ class Sharing(Generic[S]):
         """Something may have changed: what people want, or what is served here."""
         self._rebalance.set()
 
+    def _asked(self) -> None:
+        """Somebody wants to know what is done here."""
+        self._reporting.ask()
+        self._rebalance.set()
+
     async def _share(self, pause: float) -> None:
         """Takes and gives lanes, so that all workers have about the same number."""
         failed = 0
         while not self._stopping:
             self._rebalance.clear()
+            awaiting, self._awaiting = self._awaiting, []
             try:
-                await self._balance()
+                async with self._round:
+                    await self._balance()
                 self.shared.set()
+                _tell(awaiting)
                 await self._reporting.tell(self._reported())
                 failed = 0
             except Unavailable as error:
                 logger.warning("lanes are not shared: %s", error)
+                self._awaiting += awaiting
                 failed += 1
             # The next connection may work: lanes that were lost with one are wanted back soon.
             wait = min(pause, SHORTEST * 2**failed) if failed else min(pause, self._soon())
             with suppress(TimeoutError):
                 async with asyncio.timeout(wait):
                     await self._rebalance.wait()
+
+    async def balanced(self) -> None:
+        """Looks at how lanes are shared, and returns when that was done from now on."""
+        future = asyncio.get_running_loop().create_future()
+        self._awaiting.append(future)
+        self._rebalance.set()
+        await future
 
     def _soon(self) -> float:
         """Seconds until something is looked at again."""
@@ -220,12 +241,15 @@ class Sharing(Generic[S]):
 
     async def _look(self) -> None:
         """What people have done, and what other programs declare."""
+        asked = dict(self.served)
         async with AsyncExitStack() as alone:
             # While nothing is released: what it tells would be outdated when it comes.
             for _ in range(RELEASING):
                 await alone.enter_async_context(self._releasing)
-            stored = await self._progress.look(self._sign, [self._serving(each) for each in self.served.values()])
-        for id_, served in list(self.served.items()):
+            stored = await self._progress.look(self._sign, [self._serving(each) for each in asked.values()])
+        for id_, served in asked.items():
+            if self.served.get(id_) is not served:
+                continue
             opened = stored.get(id_)
             if opened is None:
                 await self._forget(id_)
@@ -266,16 +290,20 @@ class Sharing(Generic[S]):
             self._epochs.add(held.epoch)
             state = await self._rows.state(held.state, unclean=vanished)
             self.clock.set(state.now)
-            served.runner.add(held, state)
+            if self.served.get(subscription_id) is served:
+                served.runner.add(held, state)
 
     def _give(self, subscription_id: int, owned: Owned) -> None:
         if owned.closing:
             return
         owned.closing = True
         runner = self.served[subscription_id].runner
-        task = asyncio.create_task(self._hand_over(subscription_id, runner, owned))
-        self._giving.add(task)
-        task.add_done_callback(self._giving.discard)
+        self._gives(subscription_id, self._hand_over(subscription_id, runner, owned))
+
+    def _gives(self, subscription_id: int, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._giving[task] = subscription_id
+        task.add_done_callback(self._giving.pop)
 
     async def _hand_over(self, subscription_id: int, runner: Runs, owned: Owned) -> None:
         """Gives a lane back in good order, when nothing of it runs any more."""
@@ -288,9 +316,11 @@ class Sharing(Generic[S]):
                 finally:
                     self._released.add(owned)
         except (Stale, RolledBack, Unavailable) as error:
-            runner.journal.warning("lane %d was not released: %s", owned.number, error, lane=owned.number)
-            if telling is not None:
-                telling.lost(owned.number, error)
+            if not owned.lost:
+                tell = runner.journal.debug if self._is_others(subscription_id) else runner.journal.warning
+                tell("lane %d was not released: %s", owned.number, error, lane=owned.number)
+                if telling is not None:
+                    telling.lost(owned.number, error)
         else:
             if telling is not None:
                 telling.released(owned.number)
@@ -302,6 +332,11 @@ class Sharing(Generic[S]):
             runner.remove(owned)
             self._released.discard(owned)
 
+    def _is_others(self, subscription_id: int) -> bool:
+        """Whether this process may not run it now: others have its lanes by right."""
+        served = self.served.get(subscription_id)
+        return served is not None and served.wanted is None
+
     def lose(self, subscription_id: int, owned: Owned, error: Exception) -> None:
         """A lane is another's, or nobody knows what is stored of it: it may be had anew."""
         if owned.lost:
@@ -309,9 +344,7 @@ class Sharing(Generic[S]):
         if subscription_id in self.served:
             self.served[subscription_id].runner.lose(owned, error)
         self._loose.add((subscription_id, owned.number))
-        task = asyncio.create_task(self._let_go(subscription_id, owned))
-        self._giving.add(task)
-        task.add_done_callback(self._giving.discard)
+        self._gives(subscription_id, self._let_go(subscription_id, owned))
 
     async def _let_go(self, subscription_id: int, owned: Owned) -> None:
         """A lost lane may be had again when nothing of it runs here any more."""
@@ -320,6 +353,41 @@ class Sharing(Generic[S]):
         with suppress(Unavailable):
             await self._heart.release(subscription_id, [owned.number])
         self._rebalance.set()
+
+    async def part(self, subscription_id: int) -> None:
+        """Serves one of several no longer: gives its lanes back, each when nothing of it runs."""
+        async with self._quiet():
+            served = self.served.get(subscription_id)
+            for owned in list(served.runner.lanes.values()) if served is not None else ():
+                self._give(subscription_id, owned)
+        if giving := [task for task, of in self._giving.items() if of == subscription_id]:
+            await asyncio.wait(giving, timeout=self._grace)
+        async with self._quiet():
+            self.served.pop(subscription_id, None)
+        if served is not None:
+            with suppress(Unavailable):
+                await self._reporting.forget(subscription_id, served.runner)
+
+    def drop(self, subscription_id: int, error: Exception) -> None:
+        """One of several cannot be served any more: its lanes may be had by others."""
+        served = self.served.get(subscription_id)
+        for owned in list(served.runner.lanes.values()) if served is not None else ():
+            self.lose(subscription_id, owned, error)
+        self.served.pop(subscription_id, None)
+
+    @asynccontextmanager
+    async def _quiet(self) -> AsyncIterator[None]:
+        """No lanes are being taken within this block; unless the database does not answer."""
+        try:
+            async with asyncio.timeout(self._grace):
+                await self._round.acquire()
+        except TimeoutError:
+            yield
+            return
+        try:
+            yield
+        finally:
+            self._round.release()
 
     async def leave(self, running: Collection[asyncio.Task[None]] = ()) -> None:
         """Takes no more lanes, and gives all back, each when nothing of it runs.
@@ -356,3 +424,9 @@ class Sharing(Generic[S]):
 
     def _reported(self) -> dict[int, Runs]:
         return {id_: served.runner for id_, served in self.served.items()}
+
+
+def _tell(awaiting: list[asyncio.Future[None]]) -> None:
+    for future in awaiting:
+        if not future.done():
+            future.set_result(None)

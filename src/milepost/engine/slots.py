@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
+from milepost.engine.solitude import Solitude
 from milepost.errors import MilepostError
 
 WATCH = (0.01, 1.0)
@@ -87,7 +88,8 @@ class Slots:
     A call that has not ended `grace` seconds after its time was up ends the work: `Stuck`.
     """
 
-    def __init__(self, size: int, grace: float) -> None:
+    def __init__(self, size: int, grace: float, solitude: Solitude) -> None:
+        self._solitude = solitude
         self._grace = grace
         self._slots = [Slot() for _ in range(size)]
         self._sources: deque[Source] = deque()
@@ -95,6 +97,11 @@ class Slots:
         self._pause = WATCH[1]
         self._busy = 0
         self._alone = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many calls run."""
+        return self._busy
 
     def serve(self, sources: Sequence[Source]) -> None:
         """Works for these from now on."""
@@ -113,10 +120,14 @@ class Slots:
 
     async def run(self) -> None:
         """Works until it is cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for number, slot in enumerate(self._slots):
-                slot.task = group.create_task(self._serve(slot), name=f"milepost-slot-{number}")
-            group.create_task(self._watch(), name="milepost-watch")
+        self._solitude.join(self)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number, slot in enumerate(self._slots):
+                    slot.task = group.create_task(self._serve(slot), name=f"milepost-slot-{number}")
+                group.create_task(self._watch(), name="milepost-watch")
+        finally:
+            self._solitude.leave(self)
 
     async def _serve(self, slot: Slot) -> None:
         while True:
@@ -134,6 +145,7 @@ class Slots:
                 slot.end()
                 self._busy -= 1
                 self._alone = False
+                self._solitude.settled()
             if slot.is_ending():
                 # The handler took no notice.
                 raise asyncio.CancelledError
@@ -144,9 +156,12 @@ class Slots:
         sources = self._sources
         if self._alone:
             return None
-        for source in sources:
-            if source.suspects:
-                return None if self._busy else source.take()
+        suspecting = next((source for source in sources if source.suspects), None)
+        self._solitude.wants(self, suspecting is not None)
+        if not self._solitude.permits(self):
+            return None
+        if suspecting is not None:
+            return None if self._busy else suspecting.take()
         for _ in range(len(sources)):
             work = sources[0].take()
             sources.rotate(-1)

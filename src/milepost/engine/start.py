@@ -6,6 +6,7 @@ from typing import Any, Literal
 from milepost.dispatch import Cursor
 from milepost.log.codec import MAX_INTEGER
 from milepost.log.log import Log
+from milepost.log.since import Since
 
 Start = Literal["beginning", "now"] | datetime | int
 
@@ -23,7 +24,7 @@ def start_from(value: Any) -> Start:
     raise ValueError('"beginning", "now", a datetime or a position is wanted')
 
 
-async def start_of(start: Start, log: Log) -> tuple[Cursor, datetime | None]:
+async def start_of(start: Start, log: Log) -> tuple[Cursor, Since | None]:
     """The cursor that a start means, and the time before which messages are passed over, if it is one.
 
     Both are exact against messages that commit late. `now` is the horizon, with what is visible above it done. A
@@ -37,6 +38,7 @@ async def start_of(start: Start, log: Log) -> tuple[Cursor, datetime | None]:
     horizon = await log.horizon.look()
     if isinstance(start, datetime):
         rows = await log.database.execute(log.statements.get("position_before"), {"since": start})
-        return Cursor(min(int(rows[0][0]), horizon)), start
+        position = min(int(rows[0][0]), horizon)
+        return Cursor(position), Since(start, position)
     rows = await log.database.execute(log.statements.get("visible_above"), {"horizon": horizon})
     return Cursor(horizon, tuple((low, high) for low, high in rows)), None

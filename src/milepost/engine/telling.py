@@ -1,12 +1,11 @@
 """Tells listeners what happens to one subscription."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
-from milepost.dispatch import Row, State
-from milepost.dispatch.delivery import Entry
+from milepost.dispatch import State
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.events import (
     AttemptFailed,
@@ -34,11 +33,38 @@ from milepost.progress.protocol import Held, Opened
 from milepost.progress.storable import LATEST
 
 
+class Attempt(Protocol):
+    """A message, with whoever had it."""
+
+    @property
+    def message(self) -> Message[Any]: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+class Fate(Protocol):
+    """What became of a message that was not done."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def attempts(self) -> int: ...
+
+    @property
+    def due(self) -> float | None: ...
+
+    @property
+    def reason(self) -> str: ...
+
+
 class Telling:
-    """Makes events of what the parts of a worker say, for an audience."""
+    """Makes events of what the parts of a worker say, or those that serve consumers, for an audience."""
 
     def __init__(self, audience: Audience, subscription: str, group: str) -> None:
         self._tell = audience.tell
+        self._wants = audience.wants
         self._of = (subscription, group)
         self._stalled_at: float | None = None
         self._taken_at: dict[int, float] = {}
@@ -105,12 +131,19 @@ class Telling:
             self.handled.clear()
             self._tell(*events)
 
-    def handled_together(self, deliveries: Sequence[AnyDelivery], seconds: float) -> None:
+    def handled_together(self, deliveries: Sequence[Attempt], seconds: float) -> None:
         """A call of a handler, or a transaction, was for all of these."""
         if self.handled is not None and deliveries:
             name, group = self._of
             shared = (seconds, len(deliveries))
             self._tell(*[Handled(name, group, one.message, one.attempt, *shared) for one in deliveries])
+
+    def handled_each(self, deliveries: Sequence[Attempt], seconds: Sequence[float]) -> None:
+        """Each of these is done, and took so long."""
+        if deliveries and self._wants(Handled):
+            name, group = self._of
+            each = zip(deliveries, seconds, strict=True)
+            self._tell(*[Handled(name, group, one.message, one.attempt, took) for one, took in each])
 
     def settled(self, delivery: AnyDelivery, error: BaseException | None, seconds: float, together: int) -> None:
         """A message was settled after its handler raised: by this, or in a batch by None if it is done."""
@@ -120,28 +153,42 @@ class Telling:
                 self._tell(Handled(*self._of, message, attempt, seconds, together))
                 return
             case Skip():
-                self._tell(Skipped(*self._of, message, attempt, error.reason))
+                self.skipped(delivery, error.reason)
                 return
             case Park() | Undecodable() | RetryLater():
                 pass
             case _:
-                self._tell(AttemptFailed(*self._of, message, attempt, seconds, error, together))
-        if delivery.entry.fate is not None:
-            self._put_aside(message, attempt, delivery.entry.fate)
+                self.failed(delivery, error, seconds, together)
+        self.put_aside(delivery)
 
-    def without_key(self, delivery: AnyDelivery, reason: str) -> None:
+    def skipped(self, delivery: Attempt, reason: str) -> None:
+        """A message was not wanted."""
+        self._tell(Skipped(*self._of, delivery.message, delivery.attempt, reason))
+
+    def failed(self, delivery: Attempt, error: BaseException, seconds: float, together: int = 1) -> None:
+        """An attempt failed."""
+        self._tell(AttemptFailed(*self._of, delivery.message, delivery.attempt, seconds, error, together))
+
+    def put_aside(self, delivery: AnyDelivery) -> None:
+        """What follows, if a message was not done: it is tried again, or parked."""
+        if delivery.entry.fate is not None:
+            self.becomes(delivery, delivery.entry.fate)
+
+    def without_key(self, delivery: Attempt, reason: str) -> None:
         """A message was parked, because nothing says what is to be kept in order with it."""
         self._tell(Parked(*self._of, delivery.message, delivery.attempt, reason))
 
-    def given_up(self, entries: Iterable[Entry[Message[Any]]]) -> None:
-        """Messages were parked, because their processes vanished too often."""
-        for entry in entries:
-            if entry.fate is not None:
-                self._put_aside(entry.message, entry.fate.attempts, entry.fate)
+    def blamed(self, message: Message[Any], fate: Fate) -> None:
+        """A message ended the process that it ran in."""
+        self._becomes(message, fate.attempts, fate)
 
-    def _put_aside(self, message: Message[Any], attempt: int, row: Row) -> None:
-        if row.state is State.PARKED:
-            self._tell(Parked(*self._of, message, attempt, row.reason))
-        elif row.due is not None:
-            due = datetime.fromtimestamp(min(LATEST, row.due), UTC)
-            self._tell(RetryScheduled(*self._of, message, attempt, due, row.reason))
+    def becomes(self, delivery: Attempt, fate: Fate) -> None:
+        """What follows, if a message was not done."""
+        self._becomes(delivery.message, delivery.attempt, fate)
+
+    def _becomes(self, message: Message[Any], attempt: int, fate: Fate) -> None:
+        if fate.state is State.PARKED:
+            self._tell(Parked(*self._of, message, attempt, fate.reason))
+        elif fate.due is not None:
+            due = datetime.fromtimestamp(min(LATEST, fate.due), UTC)
+            self._tell(RetryScheduled(*self._of, message, attempt, due, fate.reason))

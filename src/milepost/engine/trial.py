@@ -19,13 +19,13 @@ from milepost.engine.prospect import Prospect, prospects
 from milepost.engine.rehearsal import Asked, Rehearsal, Written
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
-from milepost.engine.threads import Threads
 from milepost.engine.trace.selecting import selecting
 from milepost.engine.transaction import Transaction
 from milepost.errors import MilepostError, UnknownSubscription
 from milepost.log.appender import Appender
 from milepost.log.message import Message
 from milepost.progress.deliveries import Choice, StoredDelivery
+from milepost.threads import Threads
 
 AnyMessage = Message[Any]
 

@@ -11,7 +11,7 @@ from milepost.engine.handler import Handler
 from milepost.engine.owned import Owned
 from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot
-from milepost.engine.threads import Threads
+from milepost.threads import Threads
 
 if TYPE_CHECKING:
     from milepost.engine.runner import Runner
@@ -46,7 +46,8 @@ class Turn:
         settling = self._settling
         handled = settling.telling.handled if settling.telling is not None else None
         claimed = runner.claimed
-        over = monotonic() + SLICE
+        begun = monotonic()
+        over = begun + SLICE
         try:
             while (claimed or runner.claim()) and not runner.suspects and (now := monotonic()) < over:
                 owned, delivery = claimed.popleft()
@@ -60,6 +61,7 @@ class Turn:
                     await self._in_thread(handler, owned, delivery, slot)
                     continue
                 owned.running += 1
+                delivery.begun = now
                 slot.deadline = now + timeout
                 try:
                     await handler.call(*calls.arguments(handler, delivery))
@@ -84,6 +86,8 @@ class Turn:
                     slot.end()
                     owned.running -= 1
         finally:
+            # A slot calls one after the other: what its turn takes is what they take together.
+            settling.handling_seconds += monotonic() - begun
             runner.turn_ended()
 
     # In a thread
@@ -129,6 +133,7 @@ class Turn:
             self._settling.failed(owned, [delivery], error)
             return
         owned.running += 1
+        delivery.begun = monotonic()
         items.append(Item(owned, delivery, handler.call, arguments, copy_context()))
 
     def _settle(self, chunk: Chunk, late: Item | None) -> None:

@@ -12,6 +12,9 @@ Check = Callable[[Any], T]
 LONGEST = 100 * 366 * 86_400
 """The longest time that anything may take, in seconds: a hundred years, which every clock can add."""
 
+MOST = 2**31 - 1
+"""The largest number of anything that is counted: what the database's counts hold."""
+
 _shortened = Repr()
 _shortened.maxstring = _shortened.maxother = 80
 

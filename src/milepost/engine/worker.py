@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 
 from milepost.dispatch import Cursor
 from milepost.engine.builder import Builder, Failed
@@ -17,12 +16,13 @@ from milepost.engine.sharing import Sharing
 from milepost.engine.slots import Slots
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
-from milepost.engine.threads import Threads
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
 from milepost.log.database import Database
 from milepost.log.reader import Query
+from milepost.log.since import Since
 from milepost.progress.protocol import Opened, Sign
+from milepost.threads import Threads
 
 
 class Worker:
@@ -34,7 +34,7 @@ class Worker:
         appender: Appender,
         *,
         subscriptions: Sequence[Subscription],
-        queries: Callable[[Subscription, datetime | None], Query],
+        queries: Callable[[Subscription, Since | None], Query],
         concurrency: int,
         grace: float,
         exits: bool,
@@ -51,7 +51,7 @@ class Worker:
         self._audience = audience
         self._declaring = Declaring(place, Rows(place.log.database, place.reader))
         self._exits = exits
-        self._slots = Slots(concurrency, grace)
+        self._slots = Slots(concurrency, grace, place.solitude)
         self._threads = Threads(concurrency)
         self._sharing: Sharing[Served] = Sharing(place, grace=grace, changed=self._serve_slots)
         lease = min(subscription.declaration.lease for subscription in subscriptions)

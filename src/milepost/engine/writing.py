@@ -16,8 +16,10 @@ from milepost.progress.refusals import stale
 
 SHORTEST = 0.005
 """Seconds between two looks at the time, at least: what is due may have to wait for something else."""
-LAZY = 5.0
+LAZY = 2.0
 """Seconds after which a lane is written that only passed messages which it did not want."""
+ALONG = 0.5
+"""Seconds after which it is, if another is written anyway."""
 
 
 class Writing:
@@ -74,13 +76,15 @@ class Writing:
             await self._pause()
 
     def _may_write(self, owned: Owned) -> bool:
-        return not (owned.lost or owned.closing or owned.exchanging)
+        return not (owned.lost or owned.closing or owned.exchanging or owned.is_unwritten)
 
     async def _write(self, lanes: Sequence[Owned]) -> None:
         """Writes the lanes for which it is time, and with them those that would be next."""
         if not any(self._is_time(owned) for owned in lanes):
             return
-        wanted = [owned for owned in lanes if owned.lane.settled or self._is_time(owned)]
+        wanted = [
+            owned for owned in lanes if owned.lane.settled or self._goes_along(owned) or self._is_time(owned)
+        ]
         begun = [(owned, exchange) for owned in wanted if (exchange := self._begin(owned)) is not None]
         plain = [(owned, exchange.plain) for owned, exchange in begun if exchange.plain is not None]
         others = [(owned, exchange) for owned, exchange in begun if exchange.plain is None]
@@ -101,6 +105,11 @@ class Writing:
             return True
         elapsed = asyncio.get_running_loop().time() - owned.written_at
         return (self.hurries or elapsed >= (self._seconds if lane.settled else LAZY)) and lane.dirty
+
+    def _goes_along(self, owned: Owned) -> bool:
+        if owned.lane.settled:
+            return True
+        return asyncio.get_running_loop().time() - owned.written_at >= ALONG and owned.lane.dirty
 
     async def _pause(self) -> None:
         """Until something is to be written, or something that had to wait can go on: told, or by the time."""
@@ -170,3 +179,4 @@ class Writing:
         answer = await self._rows.answer(exchanged.answer)
         if not owned.lost:
             owned.lane.exchanged(answer)
+            owned.written += 1

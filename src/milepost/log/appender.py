@@ -1,6 +1,6 @@
 """Appending: one function of the schema, one round trip."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +51,7 @@ class Appender:
         return {
             "stream": stream,
             "messages": self._encoded(stream, payloads, along).decode(),
-            "expected": _checked(expected),
+            "expected": checked_expected(expected),
             "wake": wake,
         }
 
@@ -69,14 +69,11 @@ class Appender:
         wake: bool,
     ) -> dict[str, Appended]:
         """Appends to several streams: all or nothing."""
-        if not payloads:
-            raise InvalidMessage("messages", "at least one stream with one message is wanted")
-        if unknown := expected.keys() - payloads.keys():
-            raise InvalidMessage("expected", f"stream {min(unknown)!r} is not among those appended to")
+        check_streams(payloads, expected)
         with Seen(self._instruments, list(payloads.items()), sends=True) as seen:
             batches = [
                 {"stream": stream, "messages": msgspec.Raw(self._encoded(stream, of_stream, seen.carrier))}
-                | ({"expected": _checked(expected[stream])} if stream in expected else {})
+                | ({"expected": checked_expected(expected[stream])} if stream in expected else {})
                 for stream, of_stream in payloads.items()
             ]
             parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
@@ -89,18 +86,29 @@ class Appender:
             return appended
 
     def _encoded(self, stream: str, payloads: Sequence[Any], along: Mapping[str, str]) -> bytes:
-        check_stream(stream)
-        if not payloads:
-            raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
-        if len(payloads) > MAX_MESSAGES:
-            raise TooLarge(
-                "messages",
-                f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append",
-            )
+        check_batch(stream, payloads)
         return self._codec.encode(payloads, along)
 
 
-def _checked(expected: int) -> int:
+def check_batch(stream: str, payloads: Sequence[Any]) -> None:
+    """Refuses what cannot be appended to a stream at once."""
+    check_stream(stream)
+    if not payloads:
+        raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
+    if len(payloads) > MAX_MESSAGES:
+        raise TooLarge("messages", f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append")
+
+
+def check_streams(streams: Collection[str], expected: Collection[str]) -> None:
+    """Refuses an append to several streams where there are none, or others are expected to be somewhere."""
+    if not streams:
+        raise InvalidMessage("messages", "at least one stream with one message is wanted")
+    if unknown := set(expected) - set(streams):
+        raise InvalidMessage("expected", f"stream {min(unknown)!r} is not among those appended to")
+
+
+def checked_expected(expected: int) -> int:
+    """The version that a stream must have, as a number; what can be none is refused."""
     if not isinstance(expected, int) or isinstance(expected, bool) or not -2 <= expected < 2**63:
         raise InvalidMessage("expected", f"ANY, NO_STREAM, STREAM_EXISTS or a version is wanted, not {expected!r}")
     return int(expected)

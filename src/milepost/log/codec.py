@@ -81,7 +81,7 @@ class Codec:
 
         What is to go `along` is in the metadata of each message that has none of these names itself.
         """
-        messages = [payload if isinstance(payload, NewMessage) else self._wrap(payload) for payload in payloads]
+        messages = list(map(self.wrapped, payloads))
         if len(messages) > 1:
             _refuse_repeated_ids(messages)
         try:
@@ -109,7 +109,10 @@ class Codec:
                     "keep large content elsewhere and its address here, or raise max_message_bytes",
                 )
 
-    def _wrap(self, payload: Any) -> NewMessage:
+    def wrapped(self, payload: Any) -> NewMessage:
+        """An instance of a registered class as a message; one that is a message already as it is."""
+        if isinstance(payload, NewMessage):
+            return payload
         declared = self._by_class.get(type(payload))
         if declared is None:
             raise InvalidMessage(

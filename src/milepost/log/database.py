@@ -1,8 +1,8 @@
 """Milepost's own connections: a pool for calls, and single ones for what lives long."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, LiteralString
 
 import psycopg
@@ -17,6 +17,10 @@ from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
+
+TRY_AGAIN = 1.0
+"""Seconds between two attempts to connect while somebody waits. Left to itself, the pool doubles its pauses: of a
+server that comes back after a minute it would hear another minute later."""
 
 IN_RECOVERY = (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction)
 """What a standby answers: it has no unlogged tables, and takes no writes."""
@@ -34,12 +38,14 @@ class Database:
 
     def __init__(self, url: str, *, pool_size: int) -> None:
         self.conninfo = _for_a_primary(url)
+        self.pool_size = pool_size
+        """How many connections calls may have at once."""
         self._pool = AsyncConnectionPool[Connection](
             self.conninfo,
             kwargs={"autocommit": True},
             min_size=0,
             max_size=pool_size,
-            timeout=CONNECT_TIMEOUT,
+            reconnect_timeout=TRY_AGAIN,
             configure=_configure,
             open=False,
         )
@@ -66,22 +72,22 @@ class Database:
             raise
         return connection
 
-    @asynccontextmanager
-    async def connection(self) -> AsyncIterator[Connection]:
-        """A connection of the pool's, given back at the end."""
-        connection: Connection | None = None
-        try:
-            with driver():
-                connection = await self._pool.getconn()
-            yield connection
-        except Unavailable:
-            await self._drop_broken()
-            raise
-        finally:
-            if connection is not None:
-                await self._give_back(connection)
+    def connection(self) -> "Lent":
+        """A connection of the pool's, for a block."""
+        return Lent(self)
 
-    async def _give_back(self, connection: Connection) -> None:
+    async def take(self) -> Connection:
+        """A connection of the pool's. Who asks makes it try to connect, if it has none to give."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + CONNECT_TIMEOUT
+        while True:
+            try:
+                return await self._pool.getconn(timeout=TRY_AGAIN)
+            except PoolTimeout:
+                if clock() >= until:
+                    raise
+
+    async def give_back(self, connection: Connection) -> None:
         """Back to the pool. One that is cancelled there would lose it, and whoever waits for it too."""
         giving = self._pool.putconn(connection)
         if connection.info.transaction_status == TransactionStatus.IDLE:
@@ -94,10 +100,43 @@ class Database:
         async with self.connection() as connection:
             return await fetch(connection, statement, parameters)
 
-    async def _drop_broken(self) -> None:
-        # One connection was lost; the idle ones beside it most likely were too.
+    async def drop_broken(self) -> None:
+        """Looks after the pool's connections when one was lost."""
+        # The idle ones beside it most likely were lost too.
         with suppress(psycopg.Error, PoolTimeout):
             await self._pool.check()
+
+
+class Lent:
+    """A connection that is the caller's for a block, and the pool's again after it.
+
+    It is no generator: a loop that ends closes those, and would give back what a statement still runs on.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection | None = None
+
+    async def __aenter__(self) -> Connection:
+        try:
+            with driver():
+                self._connection = await self._database.take()
+        except BaseException as error:
+            # One who is cancelled may have it already.
+            await self._end(error)
+            raise
+        return self._connection
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        await self._end(error)
+
+    async def _end(self, error: BaseException | None) -> None:
+        try:
+            if isinstance(error, Unavailable):
+                await self._database.drop_broken()
+        finally:
+            if self._connection is not None:
+                await self._database.give_back(self._connection)
 
 
 async def fetch(connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:

@@ -3,16 +3,18 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from time import monotonic
 from typing import Any, Final
 
 from milepost.errors import MilepostError, Unavailable
 from milepost.log.database import Database, end
+from milepost.log.history import History
 from milepost.log.horizon import Horizon
 from milepost.log.message import Message
-from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut, one_ahead
+from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut
+from milepost.log.segment import Segment
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
 from milepost.ranges import Ranges
@@ -21,16 +23,25 @@ logger = logging.getLogger("milepost.log.feed")
 
 KEEP_BYTES = 16 * 2**20
 """What the feed keeps for followers that lag a little; who falls further behind reads history instead."""
-MESSAGE_BYTES = 1000
-"""What a message takes in memory beside its content."""
 POLL = 5.0
 """Seconds between two looks of a sleeping feed, in case a wake-up was lost after all. At most `COVER`."""
-POLL_WITHOUT_LISTENING = 0.05
-"""Seconds between two looks where notifications do not arrive: the latency behind such a pooler."""
+POLL_WITHOUT_LISTENING = (0.05, 0.4)
+"""Shortest and longest pause between two looks where notifications do not arrive, in seconds: the latency there.
+It is the shortest after news, and grows while there are none."""
 FULL_PAGES = 3
 """After so many full pages in a row the feed looks how much more there is."""
 FAR = 10_000
 """How many positions it may be behind before it leaves them to those who follow."""
+REST = 0.02
+"""Seconds that the feed waits for more, after news and before it sees to its next sleep: whoever appends meanwhile
+need not wait for that."""
+SHORT_REST = 0.002
+"""The same where no mark is in force: nobody would tell of what comes."""
+FEW = 3
+"""When no more messages than these came meanwhile, it makes sure that the next append tells of itself. When more
+did, it looks anyway, and nobody pays for notifications."""
+SAMPLE_AFTER = 1.0
+"""Seconds after which it sees to it all the same: the mark that wakes it has to be renewed."""
 STALLED_PAUSE = (0.0005, 0.1)
 """Shortest and longest pause while somebody is appending and nothing is final yet, in seconds."""
 OUTAGE_PAUSE = (0.1, 5.0)
@@ -48,26 +59,6 @@ class Now:
 
 NOW: Final = Now()
 """`after=NOW`: only what is not there yet when the following begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """The messages between two positions: above `low`, up to `high`."""
-
-    low: int
-    high: int
-    messages: Page
-
-    def up_to(self, position: int | None) -> "Segment":
-        """What of it is not beyond a position, if there is one."""
-        if position is None or self.high <= position:
-            return self
-        return Segment(self.low, position, [message for message in self.messages if message.position <= position])
-
-    @property
-    def weight(self) -> int:
-        """Roughly how many bytes it takes in memory."""
-        return sum(message.size + MESSAGE_BYTES for message in self.messages) + MESSAGE_BYTES
 
 
 class Followed:
@@ -104,17 +95,25 @@ class Feed:
         self._horizon = horizon
         self._reader = reader
         self._wakeups = wakeups
+        self.history = History(database, horizon, reader)
+        """What lies behind the head."""
         self._followers = 0
         self._task: asyncio.Task[None] | None = None
         self._failed: BaseException | None = None
         self._changed = asyncio.Event()
+        self._woken: set[asyncio.Event] = set()
         self._recent: deque[Segment] = deque()
         self._kept = 0
         self._consumed = 0
         self._generation = -1
         self._rewinds: list[int] = []
         self._held = False
+        self._unheard = POLL_WITHOUT_LISTENING[0]
+        """The next pause where notifications do not arrive."""
         self._full_pages = 0
+        self._sample_by = 0.0
+        self._beyond = False
+        """Whether the last page had messages that were not final."""
         self._closed = False
         self.poll: float | None = POLL
 
@@ -124,6 +123,7 @@ class Feed:
         self._failed = MilepostError("this Milepost was closed while it was followed")
         self._announce()
         await self._stop()
+        self.history.close()
 
     async def _stop(self) -> None:
         task, self._task = self._task, None
@@ -142,6 +142,15 @@ class Feed:
         """Set when there is more than now, or when the server has another life."""
         return self._changed
 
+    @contextmanager
+    def waking(self, event: asyncio.Event) -> Iterator[None]:
+        """Within this block the event is set each time that `news` would be."""
+        self._woken.add(event)
+        try:
+            yield
+        finally:
+            self._woken.discard(event)
+
     @property
     def generation(self) -> int:
         """Grows when the server has another life: positions may have been drawn again."""
@@ -158,7 +167,7 @@ class Feed:
                     position, seen = min(position, rewound), seen.up_to(rewound)
                 rewinds = len(self._rewinds)
                 if (segment := self.since(position)) is None:
-                    async with aclosing(self.history(query, position)) as history:
+                    async with aclosing(self.history.after(query, position)) as history:
                         async for part in history:
                             position = part.high
                             if wanted := [m for m in part.messages if m.position not in seen]:
@@ -211,19 +220,6 @@ class Feed:
             parts.append(segment.messages)
         return None
 
-    async def history(self, query: Query, position: int) -> AsyncGenerator[Segment, None]:
-        """What lies between a position and the horizon; ends early while the database is unavailable."""
-        known, life = self._horizon.position, self._horizon.life
-        pages = self._reader.log_pages(self._database, query, low=position, high=known, limit=None, life=life)
-        try:
-            async with aclosing(one_ahead(pages)) as ahead:
-                async for page in ahead:
-                    yield Segment(position, page[-1].position, page)
-            yield Segment(position, known, [])
-        except Unavailable as error:
-            logger.info("following waits: %s", error)
-            await asyncio.sleep(OUTAGE_PAUSE[0])
-
     async def _run(self) -> None:
         pause = OUTAGE_PAUSE[0]
         stalled = STALLED_PAUSE[0]
@@ -252,22 +248,34 @@ class Feed:
             if horizon.position - self._consumed > FAR and self._generation == horizon.generation:
                 await self._jump()
         waits_for_a_gap = self._held and horizon.position <= self._consumed
-        if not waits_for_a_gap and await self._publish_next():
-            return STALLED_PAUSE[0]
         self._wakeups.clear()
+        if not waits_for_a_gap and await self._publish_next():
+            self._unheard = POLL_WITHOUT_LISTENING[0]
+            if self._full_pages or (monotonic() < self._sample_by and await self._rest()):
+                return STALLED_PAUSE[0]
+            self._wakeups.clear()
         await horizon.sample()
+        self._sample_by = monotonic() + SAMPLE_AFTER
+        if self._wakeups.listening and not horizon.covered and horizon.position - self._consumed <= FEW:
+            await self._wakeups.mark()
+            return stalled
         if horizon.position > self._consumed or self._generation != horizon.generation:
             return stalled
         if not horizon.settled:
             await asyncio.sleep(stalled)
             return min(stalled * 2, STALLED_PAUSE[1])
-        if not self._wakeups.listening:
-            await asyncio.sleep(POLL_WITHOUT_LISTENING)
-        elif not horizon.covered:
-            await self._wakeups.mark()
-        else:
+        if self._wakeups.listening:
             await self._wakeups.wait(self.poll)
+        else:
+            await asyncio.sleep(self._unheard)
+            self._unheard = min(self._unheard * 1.5, POLL_WITHOUT_LISTENING[1])
         return STALLED_PAUSE[0]
+
+    async def _rest(self) -> bool:
+        """Waits a moment for more; whether there is. Not where nobody would tell of what is there already."""
+        if self._beyond or not self._wakeups.listening:
+            return False
+        return await self._wakeups.heard(REST if self._horizon.covered else SHORT_REST)
 
     async def _start_over(self) -> None:
         """Begins at the horizon; after another life of the server, at what survived of the last one."""
@@ -332,6 +340,7 @@ class Feed:
         )
         segment = final_part(page, low, known)
         self._held = bool(page) and segment.high == low
+        self._beyond = len(segment.messages) < len(page)
         if segment.high == low or not (page or await self._same_life()):
             return False
         horizon.passed(segment.high, generation)
@@ -355,6 +364,8 @@ class Feed:
     def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        for event in self._woken:
+            event.set()
 
 
 def final_part(page: Page, low: int, known: int) -> Segment:

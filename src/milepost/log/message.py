@@ -125,5 +125,15 @@ class Message(msgspec.Struct, Generic[T], eq=False, gc=False):
         found: dict[str, Any] = msgspec.json.decode(self._metadata)
         return found
 
+    @property
+    def raw_properties(self) -> str | None:
+        """Their JSON as it is stored; None: somebody has asked for them, and they are at hand."""
+        return self._properties if isinstance(self._properties, str) else None
+
+    @property
+    def raw_metadata(self) -> str:
+        """Its JSON as it is stored."""
+        return self._metadata
+
     def __repr__(self) -> str:
         return f"Message({self.type!r}, {self.stream!r} {self.version}, position {self.position})"

@@ -4,19 +4,25 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, LiteralString
+from functools import partial
+from typing import TYPE_CHECKING, Any, LiteralString
 from uuid import UUID
 
 import msgspec
 
-from milepost.errors import Unavailable
+from milepost.errors import InvalidMessage, Unavailable
 from milepost.log.codec import Codec
 from milepost.log.connections import Executor
 from milepost.log.database import end
 from milepost.log.message import Message
 from milepost.log.selection import Selection
+from milepost.log.since import Since
 from milepost.log.statements import Statements
-from milepost.names import category_hash
+from milepost.log.stream_names import StreamNames
+from milepost.names import category_hash, category_of
+
+if TYPE_CHECKING:
+    from milepost.log.shared import Shared
 
 PAGE_MESSAGES = 1000
 PAGE_BYTES = 8 * 2**20
@@ -32,6 +38,15 @@ Page = list[Message[Any]]
 _DIRECTIONS: dict[bool, LiteralString] = {False: "asc", True: "desc"}
 _BY_STREAM: LiteralString = """and m.stream_id = any(array(
               select s.stream_id from :"schema".streams s where s.name = any(%(streams)s::text[])))"""
+
+_NAMED: dict[str, LiteralString] = {
+    "stream": "s.name",
+    # By its index, one by one: a join would read all streams as soon as a page is large enough.
+    "streams": """cross join lateral (
+    select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1
+) s""",
+}
+_NUMBERED: dict[str, LiteralString] = {"stream": "m.stream_id", "streams": ""}
 
 
 @dataclass(frozen=True)
@@ -55,7 +70,7 @@ class Query:
     """What one read is after, but for where it begins and ends."""
 
     selection: Selection = field(default_factory=Selection)
-    since: datetime | None = None
+    since: Since | None = None
     condition: Condition | None = None
     filter: Callable[[Mapping[str, object]], bool] | None = None
     backwards: bool = False
@@ -68,15 +83,19 @@ class Query:
         """Whether a message that was read without conditions is wanted."""
         return (
             self.selection.matches(message)
-            and (self.since is None or message.time >= self.since)
+            and (self.since is None or self.since.wants(message))
             and (self.filter is None or self.filter(message.properties))
         )
 
     def filtered(self, page: Page, limit: int | None) -> Page:
         """What of a page is wanted after all: the index over categories has hashes, and a filter is exact here."""
-        if self.selection.categories is None and self.filter is None:
+        if self.filter is None and self._is_of_categories(page):
             return page
         return [message for message in page if self.accepts(message)][:limit]
+
+    def _is_of_categories(self, page: Page) -> bool:
+        categories = self.selection.categories
+        return categories is None or categories.issuperset(map(category_of, {message.stream for message in page}))
 
     def page_size(self, limit: int | None) -> int:
         """How many messages to ask for when `limit` are still wanted."""
@@ -89,13 +108,17 @@ class Query:
         return self.selection.everything and not narrowed
 
     @property
+    def has_conditions(self) -> bool:
+        """Whether messages of its streams or categories are looked at before they are read."""
+        return bool(self.selection.types is not None or self.since or self.condition or self.lanes)
+
+    @property
     def spans(self) -> tuple[int, int]:
         """How many positions one statement looks at, at first and at the most."""
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
-        conditions = selection.types is not None or self.since or self.condition or self.lanes
         # Where it reads in order and drops nothing, its limit bounds a statement well enough.
-        if not conditions and selection.streams is None and len(selection.categories or ()) <= 1:
+        if not self.has_conditions and selection.streams is None and len(selection.categories or ()) <= 1:
             return END, END
         return FIRST_SPAN, END if indexed else MAX_SPAN
 
@@ -114,7 +137,8 @@ class Query:
             "any_type": types is None,
             "types": sorted(types.exact) if types else [],
             "type_pattern": types.pattern if types else None,
-            "since": self.since,
+            "since": self.since.time if self.since else None,
+            "since_above": self.since.above if self.since else 0,
             "lanes": lanes.of if lanes else None,
             "lane_numbers": list(lanes.numbers) if lanes else [],
             "where": condition.path if condition else None,
@@ -123,28 +147,43 @@ class Query:
 
 
 class Reader:
-    """Reads pages of messages through whatever runs its statements."""
+    """Reads pages of messages through whatever runs its statements.
 
-    def __init__(self, statements: Statements, codec: Codec) -> None:
+    With `names`, pages of the log come with the numbers of their streams, and names that are known are not read
+    again: a third less work for PostgreSQL, and a round trip more where one is not known.
+    """
+
+    def __init__(self, statements: Statements, codec: Codec, names: StreamNames | None = None) -> None:
         self._statements = statements
         self._codec = codec
+        self._names = names
+        self._streams = _NUMBERED if names else _NAMED
+
+    def remembering(self) -> "Reader":
+        """One that remembers the names of streams: for pages that are many and large."""
+        return Reader(self._statements, self._codec, StreamNames(self._statements))
 
     async def log_page(
         self, executor: Executor, query: Query, *, low: int, high: int, limit: int, life: UUID | None
     ) -> Page:
         """At most `limit` messages with `low < position <= high`; none if the server's life is another."""
         bounds = {"low": low, "high": high, "limit": limit, "life": life, "bytes": PAGE_BYTES}
-        return self._messages(await executor.execute(self.log_statement(query), query.parameters() | bounds))
+        rows = await executor.execute(self.log_statement(query), query.parameters() | bounds)
+        if self._names is None:
+            return self._messages(rows)
+        return self._named(rows, await self._names.of(executor, {row[1] for row in rows}))
 
     def log_statement(self, query: Query) -> LiteralString:
         """The statement that reads a page of this query across streams."""
         if query.whole:
-            return self._statements.get("read_everything")
+            return self._statements.get("read_everything", **self._streams)
         if query.selection.streams is not None:
-            return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM)
+            return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM, **self._streams)
         if query.selection.categories is not None:
-            return self._statements.get("read_categories", direction=query.direction)
-        return self._statements.get("read_log", direction=query.direction, access="")
+            # To look at conditions that there are none of is a fifth of the work.
+            parts = self._streams if query.has_conditions else self._streams | {"conditions": ""}
+            return self._statements.get("read_categories", direction=query.direction, **parts)
+        return self._statements.get("read_log", direction=query.direction, access="", **self._streams)
 
     async def log_pages(
         self,
@@ -155,27 +194,37 @@ class Reader:
         high: int,
         limit: int | None,
         life: UUID | None,
+        shared: "Shared | None" = None,
+        looked: Callable[[int], None] = lambda _: None,
     ) -> AsyncGenerator[Page, None]:
-        """All pages between two positions, both of them final."""
-        if query.since is not None:
-            first = await executor.execute(self._statements.get("position_before"), {"since": query.since})
+        """All pages between two positions, both of them final. If `shared`, with others who read the same.
+
+        As long as nothing was found, `looked` is told up to where: the position from which to go on.
+        """
+        if query.since is not None and low >= query.since.above:
+            parameters = {"since": query.since.time}
+            first = await executor.execute(self._statements.get("position_before"), parameters)
             low = max(low, first[0][0])
-        first_span, max_span = query.spans
-        span = first_span
+        span, max_span = query.spans
+        found = False
         while low < high and limit != 0:
             size = query.page_size(limit)
             begin = max(low, high - span) if query.backwards else low
             until = high if query.backwards else min(high, low + span)
-            page = await self.log_page(executor, query, low=begin, high=until, limit=size, life=life)
+            fetch = partial(self.log_page, executor, query, low=begin, high=until, limit=size, life=life)
+            page = await (shared.page(begin, until, size, fetch) if shared else fetch())
             cut = is_cut(page, size)
             if wanted := query.filtered(page, limit):
+                found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            span = max(first_span, span // 2) if cut else min(span * 4, max_span)
+            span = min(_next_span(span, page, size) if cut else span * 4, max_span)
             if query.backwards:
                 high = page[-1].position - 1 if cut else begin
             else:
                 low = page[-1].position if cut else until
+            if not found:
+                looked(high + 1 if query.backwards else low)
         await self._check_life(executor, life)
 
     async def messages_at(self, executor: Executor, positions: Sequence[int]) -> Page:
@@ -191,17 +240,24 @@ class Reader:
         *,
         after: int,
         after_version: int,
+        before_version: int = END + 1,
         limit: int | None,
+        looked: Callable[[int], None] = lambda _: None,
     ) -> AsyncGenerator[Page, None]:
-        """All pages of one stream, by version, to its last committed message."""
+        """All pages of one stream, by version, to its last committed message or before a version.
+
+        As long as nothing was found, `looked` is told up to where: the version from which to go on.
+        """
         statement = self._statements.get("read_stream", direction=query.direction)
         conditions = query.parameters() | {"stream": stream, "after": after, "bytes": PAGE_BYTES}
-        low, high = after_version, END
+        low, high = after_version, before_version - 1
+        found = False
         while limit != 0:
             size = query.page_size(limit)
             rows = await executor.execute(statement, conditions | {"low": low, "high": high, "limit": size})
             page = self._messages(rows)
             if wanted := query.filtered(page, limit):
+                found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
             if not is_cut(page, size):
@@ -210,6 +266,8 @@ class Reader:
                 high = page[-1].version - 1
             else:
                 low = page[-1].version
+            if not found:
+                looked(high + 1 if query.backwards else low)
 
     async def _check_life(self, executor: Executor, life: UUID | None) -> None:
         rows = await executor.execute(self._statements.get("current_life"), {})
@@ -219,6 +277,14 @@ class Reader:
     def _messages(self, rows: Any) -> Page:
         codec = self._codec
         return [Message(*row, codec) for row in rows]  # type: ignore[call-arg]
+
+    def _named(self, rows: Any, names: Mapping[int, str]) -> Page:
+        codec = self._codec
+        # Spelled out: a row that is taken apart and put together with `*` costs twice as much.
+        return [
+            Message(position, names[number], version, id_, type_, time, size, raw, properties, metadata, codec)
+            for position, number, version, id_, type_, time, size, raw, properties, metadata in rows
+        ]
 
 
 async def one_ahead(pages: AsyncGenerator[Page, None]) -> AsyncGenerator[Page, None]:
@@ -237,6 +303,25 @@ async def one_ahead(pages: AsyncGenerator[Page, None]) -> AsyncGenerator[Page, N
 
 async def _next(pages: AsyncGenerator[Page, None]) -> Page | None:
     return await anext(pages, None)
+
+
+def check_bounds(stream: object, *, since: datetime | None, **numbers: int | None) -> None:
+    """Refuses what a read cannot begin or end with: `numbers` are its options of these names."""
+    for name, number in numbers.items():
+        if number is not None and not 0 <= number <= END:
+            raise InvalidMessage(name, f"a number from 0 on is wanted, not {number}")
+    if since is not None and since.tzinfo is None:
+        raise InvalidMessage("since", "a datetime with a time zone is wanted")
+    if isinstance(stream, str) and numbers["before"] is not None:
+        raise InvalidMessage("before", "it is for reading across streams: before_version is for one")
+    if not isinstance(stream, str) and (numbers["after_version"] or numbers["before_version"] is not None):
+        raise InvalidMessage("stream", "after_version and before_version are for reading one stream")
+
+
+def _next_span(span: int, page: Page, size: int) -> int:
+    """What one full page took, and a little more: several categories are each read through the whole of a span."""
+    took = abs(page[-1].position - page[0].position) + 1
+    return min(span, took * size * 11 // (len(page) * 10))
 
 
 def is_cut(page: Page, limit: int) -> bool:

@@ -1,5 +1,6 @@
 """SQL in named statements: each in a file, loaded once."""
 
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 from typing import LiteralString
@@ -20,6 +21,11 @@ def in_schema(text: str, schema: str) -> str:
     return text.replace(':"schema"', identifier).replace(":'schema'", literal)
 
 
+def as_array(values: Iterable[int | str]) -> str:
+    """An array of plain words as PostgreSQL writes it: drivers take longer, and do not agree on how."""
+    return "{" + ",".join(map(str, values)) + "}"
+
+
 class Statements:
     """The statements of a package, in its `queries`, for one schema. Defaults to those of the log."""
 
@@ -31,14 +37,14 @@ class Statements:
     def get(self, name: str, **parts: LiteralString) -> LiteralString:
         """The statement called `name`; `parts` fill its `{{…}}`, each with text of this program's own.
 
-        `{{conditions}}` are those that all readers of the log share.
+        `{{conditions}}` are those that all readers of the log share, unless they are given.
         """
         key = (name, *parts.values())
         if key not in self._loaded:
             text = _text(self._package, name)
-            if "{{conditions}}" in text:
-                text = text.replace("{{conditions}}", _text(self._package, "conditions").strip())
             for part, value in parts.items():
                 text = text.replace("{{" + part + "}}", value.strip())
+            if "{{conditions}}" in text:
+                text = text.replace("{{conditions}}", _text(self._package, "conditions").strip())
             self._loaded[key] = in_schema(text, self.schema)
         return self._loaded[key]

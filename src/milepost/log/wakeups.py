@@ -24,6 +24,8 @@ logger = logging.getLogger("milepost.log.wakeups")
 
 ACT = "act"
 """What a notification says when a person has done something to a subscription; that of an append says nothing."""
+ASK = "ask"
+"""And when somebody wants to know what workers have in hand."""
 MARK = timedelta(seconds=15)
 """How far ahead a mark is set; one serves all sleepers until it no longer covers a sleep."""
 PROBE_TIMEOUT = 2.0
@@ -62,7 +64,7 @@ class Wakeups:
             await end(task)
 
     def clear(self) -> None:
-        """Forgets wake-ups so far: call it before the look that decides on sleeping."""
+        """Forgets wake-ups so far: call it before the look that decides on sleeping, or on a rest."""
         self._woken.clear()
 
     @contextmanager
@@ -84,12 +86,18 @@ class Wakeups:
         """Sleeps until an append notifies, or for so long."""
         self.asleep = True
         try:
+            await self.heard(seconds)
+        finally:
+            self.asleep = False
+
+    async def heard(self, seconds: float | None) -> bool:
+        """Whether an append notifies within so long."""
+        try:
             async with asyncio.timeout(seconds):
                 await self._woken.wait()
         except TimeoutError:
-            return
-        finally:
-            self.asleep = False
+            return False
+        return True
 
     async def probed(self) -> None:
         """Waits until it is known whether listening works."""

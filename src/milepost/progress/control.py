@@ -1,12 +1,15 @@
 """What people do to subscriptions whose progress is in PostgreSQL."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import msgspec
 
 from milepost.log.database import Database
+from milepost.log.since import Since
 from milepost.log.statements import Statements
+from milepost.progress.memories import Memories
+from milepost.progress.tracing import ranges_of
 from milepost.ranges import NOTHING, Ranges
 
 STANDS = timedelta(seconds=10)
@@ -20,7 +23,7 @@ class LanePlace(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     ahead: Ranges = NOTHING
     replay: Ranges = NOTHING
-    """What had been handled before and comes again."""
+    """What comes again on purpose."""
     leaps: Ranges = NOTHING
     """What is passed over."""
 
@@ -60,22 +63,33 @@ class PostgresControl:
         subscription: int,
         barrier: str,
         lanes: Sequence[LanePlace],
+        memories: Memories,
         *,
         above: int,
         up_to: int | None,
-        since: datetime | None,
+        followers: Sequence[int],
+        since: Since | None,
     ) -> int | None:
         """Puts lanes elsewhere behind a barrier, and lifts it; None if it does not stand any more.
 
-        Rows above a position and up to another are removed; returns how many.
+        Rows above a position and up to another are removed, and so are `followers`; returns how many.
         """
         parameters = {
             "subscription": subscription,
             "barrier": barrier,
             "lanes": msgspec.json.encode([_as_json(lane) for lane in lanes]).decode(),
+            "memories": msgspec.json.encode(
+                [
+                    {"number": number, "lane": lane, "ranges": _flat(ranges)}
+                    for (number, lane), ranges in memories.items()
+                    if ranges
+                ]
+            ).decode(),
             "above": above,
             "up_to": up_to,
-            "since": since,
+            "followers": list(followers),
+            "since": None if since is None else since.time,
+            "since_above": 0 if since is None else since.above,
         }
         rows = await self._database.execute(self._statements.get("place_lanes"), parameters)
         removed: int | None = rows[0][0]
@@ -88,25 +102,21 @@ class PostgresControl:
         return bool(rows[0][0])
 
     async def rows_between(self, subscription: int, above: int, up_to: int | None) -> list[tuple[int, int, str]]:
-        """Position, lane and state of the rows above a position and up to another, in order."""
+        """Position, lane and state of the rows above a position and up to another, in order; and of those beyond
+        that wait behind one of them."""
         parameters = {"subscription": subscription, "above": above, "up_to": up_to}
         rows = await self._database.execute(self._statements.get("rows_between"), parameters)
         return [(row[0], row[1], row[2]) for row in rows]
 
-    async def leaps(self, subscription: int) -> dict[int, Ranges]:
-        """What was passed over, by lane."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        for lane, low, high in await self._database.execute(
-            self._statements.get("leaps"), {"subscription": subscription}
-        ):
-            found.setdefault(lane, []).append((low, high))
-        return {lane: Ranges(ranges) for lane, ranges in found.items()}
+    async def memories(self, subscription: int) -> Memories:
+        """What had been handled before the replays that are under way."""
+        rows = await self._database.execute(self._statements.get("memories"), {"subscription": subscription})
+        return {(number, lane): ranges_of(ranges) for number, lane, ranges in rows}
 
-    async def since(self, subscription: int) -> datetime | None:
+    async def since(self, subscription: int) -> Since | None:
         """The time before which messages are passed over, if there is one."""
         rows = await self._database.execute(self._statements.get("since"), {"subscription": subscription})
-        found: datetime | None = rows[0][0] if rows else None
-        return found
+        return Since(*rows[0]) if rows and rows[0][0] is not None else None
 
 
 def _as_json(lane: LanePlace) -> dict[str, object]:

@@ -28,6 +28,8 @@ class Attendance(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
     statistics: Any
     """What its consumers do, if it has the lane."""
+    node: str | None
+    """The address at which it serves consumers elsewhere, if it does."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +115,7 @@ class PostgresCreated:
             owns=attendance.owns,
             consumers=attendance.consumers,
             statistics=None if attendance.statistics is None else _json(attendance.statistics),
+            node=attendance.node,
         )
 
     async def attend_no_more(self, subscription: int, worker: str) -> None:

@@ -7,19 +7,16 @@ from enum import Enum
 from typing import Any
 
 import msgspec
-import psycopg
 
 from milepost.dispatch import State
-from milepost.errors import Unavailable
 from milepost.log.database import Database
 from milepost.log.statements import Statements
+from milepost.progress.deadlocks import despite_deadlocks
 
 SPAN = 10_000
 """How many rows one statement looks through for those that are meant."""
 LAST = 2**63 - 1
 """Above every position."""
-ATTEMPTS = 5
-"""How often a decision is tried when an owner and a person wait for each other's rows."""
 
 _REFUSALS = {
     None: "it has no delivery: it was handled, is not reached yet, or is not for this subscription",
@@ -125,20 +122,15 @@ class PostgresDeliveries:
 
     async def decide(self, decision: Decision, positions: Sequence[int]) -> Decided:
         """In one transaction. Rows that an owner is just writing are waited for."""
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                rows = await self._execute(
-                    "decide",
-                    positions=list(positions),
-                    state=decision.becomes,
-                    states=sorted(decision.applies_to),
-                    anew=decision is Decision.RETRY,
-                )
-                break
-            except Unavailable as error:
-                deadlocked = isinstance(error.__cause__, psycopg.errors.DeadlockDetected)
-                if not deadlocked or attempt == ATTEMPTS:
-                    raise
+        rows = await despite_deadlocks(
+            lambda: self._execute(
+                "decide",
+                positions=list(positions),
+                state=decision.becomes,
+                states=sorted(decision.applies_to),
+                anew=decision is Decision.RETRY,
+            )
+        )
         refused = {position: _REFUSALS[state and State(state)] for position, state, moved in rows if not moved}
         return Decided(moved=len(rows) - len(refused), refused=refused)
 

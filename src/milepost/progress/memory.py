@@ -21,6 +21,7 @@ from milepost.dispatch import (
     Write,
 )
 from milepost.dispatch.breaker import judged
+from milepost.log.since import Since
 from milepost.progress import changes
 from milepost.progress.changes import Defined
 from milepost.progress.findings import Found
@@ -64,7 +65,7 @@ class _Subscription:
     name: str
     lanes: list[_Lane]
     definitions: list[tuple[str, str]]
-    since: datetime | None = None
+    since: Since | None = None
     status: str = "running"
     reports: dict[str, Report] = field(default_factory=dict)
     streak: int = 0
@@ -412,6 +413,9 @@ def _told(reports: Sequence[Report]) -> Told:
     return Told(
         rate=sum(report.rate for report in reports),
         in_flight=sum(report.in_flight for report in reports),
+        attempts=sum(report.attempts for report in reports),
+        handling_seconds=sum(report.handling_seconds for report in reports),
+        latencies=tuple(seconds for report in reports for seconds in report.latencies),
         error=failed.error if failed else None,
         error_at=datetime.fromtimestamp(failed.error_at or 0, UTC) if failed else None,
     )

@@ -12,14 +12,16 @@ import msgspec
 import psycopg
 
 from milepost.dispatch import Answer, Ask, Counts, Cursor, Exchange, LaneState, Loaded, Tally, Write
-from milepost.errors import MilepostError, Unavailable
+from milepost.errors import MilepostError
 from milepost.log import schema
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
 from milepost.log.statements import Statements
 from milepost.progress import changes
 from milepost.progress.changes import Defined
+from milepost.progress.deadlocks import despite_deadlocks
 from milepost.progress.findings import Found
+from milepost.progress.memories import Memory
 from milepost.progress.protocol import (
     Bare,
     Definition,
@@ -36,7 +38,7 @@ from milepost.progress.refusals import refusals, stale
 from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
-from milepost.ranges import Ranges
+from milepost.ranges import NOTHING, Ranges
 
 PROGRAM = f"milepost {version('milepost')}"
 
@@ -48,8 +50,6 @@ REPORT = timedelta(seconds=10)
 ROWS = 1000
 """How many rows are looked at together when they get other keys."""
 
-ATTEMPTS = 5
-"""How often something is declared when that and a transaction of a handler wait for each other."""
 
 _CONTRADICTS = "MP004"
 _CLEANED_EVERY = 64
@@ -92,18 +92,32 @@ class _Taken(msgspec.Struct, frozen=True):
     counts: Counts
     streak: int
     stalled: str | None
+    memories: list[Memory] | None
 
 
-class _LaneStored(msgspec.Struct, frozen=True):
-    """A lane as it is stored, whoever has it."""
+class _Cursors(msgspec.Struct, frozen=True):
+    """The cursors of a subscription's lanes."""
 
-    number: int
-    position: int
-    ahead: list[int]
-    owner: str | None
-    since: datetime | None
-    held: bool
-    replay: list[int] | None
+    positions: list[int]
+    """Of each lane."""
+    aheads: dict[int, list[int]] | None
+    """Of the lanes that are done with something ahead of theirs."""
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    """Some lanes, and the live worker that may try them."""
+
+    worker: str | None
+    """None: nobody may, or it does not live any more."""
+    lanes: list[int]
+    since: list[datetime]
+
+
+class _Holder(msgspec.Struct, frozen=True):
+    """A live worker that has some lanes."""
+
+    worker: str
+    lanes: list[int]
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -120,7 +134,11 @@ class _Stored(msgspec.Struct, frozen=True):
     unrouted: int
     parked: int
     told: Told
-    lanes: list[_LaneStored]
+    cursors: _Cursors
+    owners: list[_Owner] | None
+    holders: list[_Holder] | None
+    """Those with the newest definition come last."""
+    replays: dict[int, list[int]] | None
     outdated: list[str]
     settings: dict[str, Any] | None
     consumers: int
@@ -184,16 +202,10 @@ class PostgresProgress:
 
     async def _declare(self, parameters: Mapping[str, Any]) -> str:
         statement = self._statements.get("declare")
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                with contradictions():
-                    return str((await self._database.execute(statement, parameters))[0][0])
-            except Unavailable as error:
-                # It fences lanes, whose owners may be about to write to the subscription.
-                deadlocked = isinstance(error.__cause__, psycopg.errors.DeadlockDetected)
-                if not deadlocked or attempt == ATTEMPTS:
-                    raise
-        raise AssertionError
+        with contradictions():
+            # It fences lanes, whose owners may be about to write to the subscription.
+            rows = await despite_deadlocks(lambda: self._database.execute(statement, parameters))
+        return str(rows[0][0])
 
     async def known(self, group: str) -> set[str]:
         """The names of the subscriptions of a group."""
@@ -486,7 +498,7 @@ def as_declared(definition: Definition) -> Mapping[str, Any]:
         "orders": definition.orders,
         "position": definition.start.position,
         "ahead": _flat(definition.start),
-        "since": definition.since,
+        "since": None if definition.since is None else definition.since.time,
         "renamed_from": definition.renamed_from,
         "exactly_once": definition.exactly_once,
     }
@@ -510,6 +522,7 @@ def _held(subscription: int, lane: _Lane, taken: _Taken, worker: str | None) -> 
         revision=lane.revision,
         previous=lane.previous,
         replay=Ranges(_pairs(lane.replay)),
+        memories=tuple(taken.memories or ()),
         state=state,
         worker=worker,
     )
@@ -528,19 +541,27 @@ def _standing(stored: _Stored) -> Standing:
         unrouted=stored.unrouted,
         parked=stored.parked,
         told=stored.told,
-        lanes=tuple(
-            LaneStanding(
-                number=lane.number,
-                cursor=Cursor(lane.position, _pairs(lane.ahead)),
-                held=lane.held,
-                owner=lane.owner,
-                since=lane.since if lane.owner is not None else None,
-                replay=Ranges(_pairs(lane.replay or ())),
-            )
-            for lane in stored.lanes
-        ),
+        lanes=tuple(_lanes(stored)),
         outdated=tuple(stored.outdated),
         settings=stored.settings,
         consumers=stored.consumers,
         standby=tuple(stored.standby),
     )
+
+
+def _lanes(stored: _Stored) -> Iterator[LaneStanding]:
+    owners = {lane: one.worker for one in stored.owners or () for lane in one.lanes}
+    since = {lane: at for one in stored.owners or () for lane, at in zip(one.lanes, one.since, strict=True)}
+    holders = {lane: one.worker for one in stored.holders or () for lane in one.lanes}
+    aheads, replays = stored.cursors.aheads or {}, stored.replays or {}
+    for lane, position in enumerate(stored.cursors.positions):
+        holder = holders.get(lane)
+        owner = owners.get(lane) or holder
+        yield LaneStanding(
+            number=lane,
+            cursor=Cursor(position, _pairs(aheads[lane]) if lane in aheads else ()),
+            held=holder is not None,
+            owner=owner,
+            since=since.get(lane) if owner is not None else None,
+            replay=Ranges(_pairs(replays[lane])) if lane in replays else NOTHING,
+        )

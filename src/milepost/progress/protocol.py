@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Write
+from milepost.log.since import Since
+from milepost.progress.memories import Memory
 from milepost.progress.reports import Report
 from milepost.progress.standing import Standing
 from milepost.ranges import NOTHING, Ranges
@@ -61,7 +62,7 @@ class Definition:
     """What it orders by, in one canonical text."""
     start: Cursor
     """Where it begins if it is new."""
-    since: datetime | None = None
+    since: Since | None = None
     """If it is new: older messages are passed over, wherever they are, since some may commit late."""
     renamed_from: str | None = None
     exactly_once: bool = False
@@ -81,7 +82,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """What the definition orders by, in one canonical text."""
     status: str
     """`running`, `paused`: what a person wants."""
-    since: datetime | None
+    since: Since | None
     """Older messages are passed over."""
     in_code: bool = True
     """Whether a program declares it; else it was created for consumers."""
@@ -135,7 +136,8 @@ class Held:
     revision: int
     state: LaneState[Bare]
     replay: Ranges = NOTHING
-    """What had been handled before and is repeated on purpose."""
+    """What is repeated on purpose; of this, what had been handled before is in memory."""
+    memories: tuple[Memory, ...] = ()
     previous: int | None = None
     """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
     worker: str | None = None

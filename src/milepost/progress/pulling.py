@@ -8,10 +8,13 @@ from uuid import UUID
 
 import msgspec
 
+from milepost.dispatch import State
 from milepost.log.connections import Executor
 from milepost.log.horizon import COVER
-from milepost.log.statements import Statements
+from milepost.log.since import Since
+from milepost.log.statements import Statements, as_array
 from milepost.log.wakeups import MARK
+from milepost.progress.memories import Memory
 from milepost.progress.storable import storable_text
 
 EXPIRE = 1000
@@ -29,6 +32,11 @@ class Claim(msgspec.Struct, frozen=True):
     position: int
     id: str
     """What nobody can guess: 32 hexadecimal digits."""
+
+    @property
+    def batch(self) -> tuple[int, str]:
+        """What all that was claimed together has in common."""
+        return self.subscription, self.id
 
     @property
     def token(self) -> str:
@@ -73,6 +81,8 @@ class Scanned(msgspec.Struct, frozen=True, kw_only=True):
     positions: Sequence[int]
     sizes: Sequence[int]
     keys: Sequence[str] | None
+    fresh: Sequence[int] = ()
+    """The positions that had not been handled before, though a replay may bring them."""
 
 
 class Taken(NamedTuple):
@@ -90,7 +100,11 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     id: int
     number: int
     settings: msgspec.Raw
-    since: datetime | None
+    since: Since | None
+    status: str
+    """What people want of it: `running` or `paused`."""
+    stalled: str | None
+    """Why one delivery at a time is given, if that is so."""
     rests: bool
     """Whether it is paused, or somebody is changing it: it gives nothing."""
     epoch: int
@@ -99,6 +113,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True):
     """Of the cursor."""
     ahead: list[int]
     """What is done beyond it, as ranges: first, last, first, last, …"""
+    memories: list[Memory] | None
+    """What had been handled before, while a replay is under way."""
     claim: str
     """Of all that was claimed: what nobody can guess."""
     expires: datetime
@@ -128,6 +144,24 @@ class NotPulled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tracking: str | None
 
 
+class Fate(msgspec.Struct, frozen=True):
+    """What became of a delivery."""
+
+    state: State
+    attempts: int
+    due: float | None
+    reason: str
+
+
+class Expired(NamedTuple):
+    """A delivery whose claim has expired: an attempt that failed."""
+
+    position: int
+    seconds: float
+    """For how long it was held."""
+    fate: Fate
+
+
 class Settlement(msgspec.Struct, frozen=True):
     """How one delivery is to end."""
 
@@ -135,6 +169,15 @@ class Settlement(msgspec.Struct, frozen=True):
     outcome: Outcome
     reason: str = ""
     error: str = ""
+
+
+class Outcomes(NamedTuple):
+    """What came of settling."""
+
+    held: set[int]
+    """The places of the claims that held."""
+    again: bool = False
+    """Whether that was so before: the same was asked already."""
 
 
 _replies = msgspec.json.Decoder(Reply)
@@ -171,11 +214,17 @@ class PostgresPulling:
             return None
         return _refusals.decode(told) if told.startswith('{"in_code"') else _replies.decode(told)
 
-    async def expire(self, executor: Executor, subscription: int) -> int:
-        """Some of the claims that have expired count as attempts that failed; how many."""
+    async def expire(self, executor: Executor, subscription: int) -> list[Expired]:
+        """Some of the claims that have expired count as attempts that failed; which."""
         parameters = {"subscription": subscription, "limit": EXPIRE}
         rows = await executor.execute(self._statements.get("expire_claims"), parameters)
-        return int(rows[0][0])
+        return [Expired(row[0], row[1], _fate(*row[2:])) for row in rows]
+
+    async def fates(self, executor: Executor, subscription: int, positions: Sequence[int]) -> dict[int, Fate]:
+        """What became of deliveries, by position; of those that are done, nothing is left."""
+        parameters = {"subscription": subscription, "positions": list(positions)}
+        rows = await executor.execute(self._statements.get("fates"), parameters)
+        return {row[0]: _fate(*row[1:]) for row in rows}
 
     async def settle(
         self,
@@ -184,26 +233,37 @@ class PostgresPulling:
         *,
         after: float | None = None,
         seconds: float | None = None,
-    ) -> set[int]:
-        """Ends deliveries whose claims hold; by their places, which did."""
+        id: UUID | None = None,
+    ) -> Outcomes | None:
+        """Ends deliveries whose claims hold. What has an `id` is done once; None: another request had that id."""
         says = any(settlement.reason or settlement.error for settlement in settlements)
+        claims = [settlement.claim for settlement in settlements]
         parameters = {
-            "subscriptions": _array(settlement.claim.subscription for settlement in settlements),
-            "positions": _array(settlement.claim.position for settlement in settlements),
-            "claims": _array(settlement.claim.id for settlement in settlements),
-            "outcomes": _array(settlement.outcome for settlement in settlements),
+            "subscriptions": as_array([claim.subscription for claim in claims]),
+            "positions": as_array([claim.position for claim in claims]),
+            "claims": as_array([claim.id for claim in claims]),
+            "outcomes": as_array([settlement.outcome for settlement in settlements]),
             "reasons": _texts(settlement.reason for settlement in settlements) if says else "[]",
             "errors": _texts(settlement.error for settlement in settlements) if says else "[]",
             "after": after,
             "seconds": seconds,
         }
-        rows = await executor.execute(self._statements.get("settle"), parameters)
-        return {row[0] - 1 for row in rows}
+        if id is None:
+            rows = await executor.execute(self._statements.get("settle"), parameters)
+            return Outcomes({row[0] - 1 for row in rows})
+        rows = await executor.execute(self._statements.get("settle_once"), {"id": str(id), **parameters})
+        if any(again is None for _, again in rows):
+            return None
+        return Outcomes({place - 1 for place, _ in rows}, again=any(again for _, again in rows))
 
     async def mark(self, executor: Executor) -> None:
         """Makes sure that whoever has something for pullers from now on wakes those that sleep."""
         statement = self._log_statements.get("mark_sleep")
         await executor.execute(statement, {"mark": MARK, "cover": COVER})
+
+
+def _fate(state: str, attempts: int, due: float | None, reason: str) -> Fate:
+    return Fate(State(state), attempts, due, reason)
 
 
 def _page(scanned: Scanned | None) -> dict[str, Any]:
@@ -216,18 +276,14 @@ def _page(scanned: Scanned | None) -> dict[str, Any]:
         "position": scanned.position,
         "life": scanned.life,
         "size": sum(scanned.sizes),
+        "fresh": scanned.fresh,
     }
     return {
         "page": msgspec.json.encode(page).decode(),
-        "positions": _array(scanned.positions),
-        "sizes": _array(scanned.sizes),
+        "positions": as_array(scanned.positions),
+        "sizes": as_array(scanned.sizes),
         "keys": msgspec.json.encode(scanned.keys or ()).decode(),
     }
-
-
-def _array(values: Iterable[int | str]) -> str:
-    """An array of plain words as PostgreSQL writes it: drivers take longer, and do not agree on how."""
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 def _texts(texts: Iterable[str]) -> str:

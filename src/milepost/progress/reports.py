@@ -5,8 +5,8 @@ from datetime import datetime
 import msgspec
 
 
-class Slow(msgspec.Struct, frozen=True):
-    """A message that has been in flight for seconds."""
+class InFlight(msgspec.Struct, frozen=True):
+    """A message that is with a handler, or a consumer."""
 
     position: int
     since: float
@@ -21,8 +21,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Messages handled, a second, over the last few."""
     in_flight: int
     """Messages that are with handlers."""
-    slow: tuple[Slow, ...] = ()
-    """Of those the ones that have been for seconds."""
+    flights: tuple[InFlight, ...] = ()
+    """These; of many the ones that have been for longest."""
+    attempts: int = 0
+    """Attempts that have ended since it began."""
+    handling_seconds: float = 0.0
+    """How long these took, together."""
+    latencies: tuple[float, ...] = ()
+    """Of what was pulled, how long some took of the last ones, evenly spread from the shortest to the longest."""
     error: str | None = None
     """The last one."""
     error_at: float | None = None
@@ -34,6 +40,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
     rate: float = 0.0
     in_flight: int = 0
+    attempts: int = 0
+    """Of all that told anything within a day, so that it grows when one begins anew."""
+    handling_seconds: float = 0.0
+    latencies: tuple[float, ...] = ()
+    """Of those that tell just now."""
     error: str | None = None
     """The last one, as long as its worker lives or not long after."""
     error_at: datetime | None = None

@@ -1,25 +1,22 @@
 """What is stored of subscriptions and of single messages, for whoever asks where one is. In PostgreSQL only."""
 
 from collections.abc import AsyncGenerator, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from milepost.dispatch import Cursor, State
 from milepost.log.database import Database
+from milepost.log.since import Since
 from milepost.log.statements import Statements
+from milepost.progress.memories import Memory
+from milepost.ranges import Ranges
 
 SHOWN = 5
 """How many of those that wait behind a message are named."""
 COUNTED = 1000
 """How many of them are counted at most."""
-TAKES = 100
-"""How many times that a lane was taken are looked at."""
-KEPT = timedelta(days=1)
-"""How long those are kept at least."""
-LAST = 2**63 - 1
-"""Above every revision."""
 SPAN = 10_000
 """How many positions one statement gives, or is given."""
 
@@ -33,18 +30,22 @@ class StoredDefinition(msgspec.Struct, frozen=True):
     lanes: int
     since: datetime
     positions: list[int]
-    """Where each lane stood then, or was put since: what is beyond was not passed by the one before. Of the first
-    one: where the subscription began."""
+    """Where each lane stood then."""
+    aheads: list[list[int]]
+    """What each had settled ahead of that."""
+
+    def begins(self, lane: int) -> Cursor:
+        """What a lane had passed by the one before; of the first one, when the subscription began."""
+        return cursor_of(self.positions[lane], self.aheads[lane])
 
 
 class StoredLane(msgspec.Struct, frozen=True):
     """How far a lane is, and who has it."""
 
-    revision: int
     position: int
     ahead: list[int]
     replay: list[int]
-    """What had been handled before and comes again, as ranges."""
+    """What comes again on purpose, as ranges."""
     owner: str | None
     held: bool
 
@@ -54,25 +55,26 @@ class StoredLane(msgspec.Struct, frozen=True):
         return cursor_of(self.position, self.ahead)
 
 
-class Take(msgspec.Struct, frozen=True):
-    """Where a lane was when somebody took it, or put it there."""
-
-    revision: int
-    at: datetime
-    cursor: Cursor
-
-
 class Leap(msgspec.Struct, frozen=True):
     """What a lane passed over because somebody moved it."""
 
+    number: int
+    """Of the definition then."""
     lane: int
     low: int
     high: int
     at: datetime
 
 
+class Worker(msgspec.Struct, frozen=True):
+    """A worker of a subscription."""
+
+    subscription: int
+    name: str
+
+
 class Flight(msgspec.Struct, frozen=True):
-    """A message that a live worker said to be handling for a while."""
+    """A message that a live worker said to be handling."""
 
     worker: str
     position: int
@@ -89,18 +91,16 @@ class StoredSubscription(msgspec.Struct, frozen=True):
     stalled: str | None
     barrier: str | None
     """What its lanes are brought to a place for, while they are."""
-    since: datetime | None
+    since: Since | None
     """Older messages are passed over."""
     now: datetime
     definitions: list[StoredDefinition]
     """In order; the last one is in force."""
     leaps: list[Leap]
+    memories: list[Memory] | None
+    """What had been handled before, while a replay is under way."""
     lanes: list[StoredLane]
     flights: list[Flight]
-
-    def revision_of(self, lane: int) -> int:
-        """The newest revision of a lane; of one that it has no more, any."""
-        return self.lanes[lane].revision if lane < len(self.lanes) else LAST
 
     @property
     def cursors(self) -> list[Cursor]:
@@ -169,21 +169,15 @@ class Tracing:
         stored = [msgspec.convert(dict(zip(fields, row, strict=True)), StoredRow) for row in rows]
         return {(row.subscription, row.position): row for row in stored}
 
-    async def takes(self, lanes: Sequence[tuple[StoredSubscription, int]]) -> dict[tuple[int, int], list[Take]]:
-        """By subscription and lane, where it was when it was taken, the newest first, as far as that is kept."""
-        if not lanes:
-            return {}
-        rows = await self._execute(
-            "trace_takes",
-            subscriptions=[stored.id for stored, _ in lanes],
-            lanes=[lane for _, lane in lanes],
-            revisions=[stored.revision_of(lane) for stored, lane in lanes],
-            most=TAKES,
-        )
-        takes: dict[tuple[int, int], list[Take]] = {}
-        for subscription, lane, revision, at, position, ahead in rows:
-            takes.setdefault((subscription, lane), []).append(Take(revision, at, cursor_of(position, ahead)))
-        return takes
+    async def ask(self) -> datetime:
+        """Workers are to say what they have in hand; when that was asked."""
+        rows = await self._execute("trace_ask")
+        asked: datetime = rows[0][1]
+        return asked
+
+    async def answered(self, since: datetime) -> set[Worker]:
+        """Who has told what it does since then."""
+        return {Worker(*row) for row in await self._execute("trace_answered", since=since)}
 
     async def around(self, messages: Sequence[KeyedMessage]) -> list[Around]:
         """For each message, what is stored of its key."""
@@ -228,9 +222,9 @@ class Tracing:
         return await self._database.execute(self._statements.get(statement), parameters)
 
 
-def is_within(ranges: Sequence[int], position: int) -> bool:
-    """Whether a position is in one of the ranges, which are stored as first, last, first, last, …"""
-    return any(first <= position <= last for first, last in zip(ranges[::2], ranges[1::2], strict=True))
+def ranges_of(stored: Sequence[int]) -> Ranges:
+    """Ranges that are stored as first, last, first, last, …"""
+    return Ranges(zip(stored[::2], stored[1::2], strict=True))
 
 
 def cursor_of(position: int, ahead: Sequence[int]) -> Cursor:

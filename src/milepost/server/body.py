@@ -6,7 +6,9 @@ from milepost.server.asgi import Event, Receive, Scope, header
 from milepost.server.limits import Limits
 from milepost.server.problems import NOT_JSON, TOO_LARGE, TOO_MANY, TOO_SLOW, Refused
 
-_JSON = "application/json"
+JSON = "application/json"
+FORM = "application/x-www-form-urlencoded"
+"""What pages send."""
 
 
 class Bodies:
@@ -33,16 +35,16 @@ class Bodies:
 class Body:
     """Receives a body for whoever reads it. Use it as a block: at its end the body is forgotten."""
 
-    def __init__(self, scope: Scope, receive: Receive, bodies: Bodies) -> None:
+    def __init__(self, scope: Scope, receive: Receive, bodies: Bodies, kind: str = JSON) -> None:
         self._receive = receive
         self._bodies = bodies
         self._limits = bodies.limits
         self._size = 0
         self._is_complete = False
         self._deadline: float | None = None
-        self._check(scope)
+        self._check(scope, kind)
 
-    def _check(self, scope: Scope) -> None:
+    def _check(self, scope: Scope, wanted: str) -> None:
         """Refuses what can be seen to be wrong before any of it is read."""
         length = header(scope, b"content-length")
         if length is not None and (not length.isascii() or not length.isdigit()):
@@ -52,9 +54,9 @@ class Body:
         if length in (None, "0") and header(scope, b"transfer-encoding") is None:
             return
         kind = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
-        if kind != _JSON:
+        if kind != wanted:
             raise Refused(
-                NOT_JSON, f"The body has the type {kind or 'of nothing'!r}: send a header `content-type: {_JSON}`"
+                NOT_JSON, f"The body has the type {kind or 'of nothing'!r}: send a header `content-type: {wanted}`"
             )
         if (header(scope, b"content-encoding") or "identity").lower() != "identity":
             raise Refused(NOT_JSON, "The body is compressed: send it as it is")

@@ -54,6 +54,17 @@ EXAMPLES: dict[str, Example] = {
     "read": Example(answer={"messages": [_MESSAGE], "next": 81244, "more": False}),
     "last": Example(answer={"stream": "order-42", "version": 4}),
     "head": Example(answer={"position": 81244}),
+    "list_nodes": Example(
+        answer={
+            "nodes": [
+                {
+                    "address": "https://milepost-1.internal:8480",
+                    "version": "milepost 0.1.0",
+                    "since": "2026-11-15T09:12:44.180Z",
+                }
+            ]
+        }
+    ),
     "plan_move": Example(answer=_PLAN),
     "plan_replay": Example(answer=_PLAN),
     "create_subscription": Example(
@@ -114,6 +125,7 @@ EXAMPLES: dict[str, Example] = {
             "ack": [_CLAIM],
             "retry": {_OTHER: "the printer is on fire"},
             "after": 60,
+            "id": "5f3a4c1e-0d3b-4c56-9f0e-2a1b9c8d7e6f",
         },
         {"moved": [_CLAIM], "refused": [_OTHER]},
     ),

@@ -4,35 +4,40 @@ import logging
 from collections.abc import Collection
 
 from milepost.server.asgi import Application, Event, Receive, Scope, Send
-from milepost.server.body import Bodies, Body
+from milepost.server.beside import is_page
+from milepost.server.body import FORM, JSON, Bodies, Body
+from milepost.server.headers import HEADERS
 from milepost.server.hosts import check_host, check_local
 from milepost.server.limits import Limits
 from milepost.server.problems import MEDIA_TYPE, URL_TOO_LONG, Refused, answer_to
 from milepost.server.segments import check_text, routed
+from milepost.server.traffic import Traffic
+from milepost.server.websocket.endpoint import CONSUME, refuse
 
 logger = logging.getLogger("milepost.server")
 
-HEADERS = {
-    b"x-content-type-options": b"nosniff",
-    b"cache-control": b"no-store",
-    b"content-security-policy": b"default-src 'none'; frame-ancestors 'none'",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-}
-"""What every answer has, unless it says otherwise itself."""
 HSTS = (b"strict-transport-security", b"max-age=31536000")
 """What every answer over TLS has."""
-FORBIDDEN_CODE = 1008
-"""Of a WebSocket that is closed because the request is not allowed."""
 
 
 class Gate:
     """An ASGI application before another one."""
 
-    def __init__(self, inner: Application, limits: Limits, *, hosts: Collection[str] | None, local: bool) -> None:
+    def __init__(
+        self,
+        inner: Application,
+        consuming: Application,
+        limits: Limits,
+        traffic: Traffic,
+        *,
+        hosts: Collection[str] | None,
+        local: bool,
+    ) -> None:
         self._inner = inner
+        self._consuming = consuming
         self._limits = limits
         self._bodies = Bodies(limits)
+        self._traffic = traffic
         self._hosts = hosts
         self._local = local
 
@@ -48,24 +53,35 @@ class Gate:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         answering = _Answering(scope, send)
+        inner = _as_get({**scope})
         try:
             self._check(scope)
-            with Body(scope, receive, self._bodies) as body:
-                await self._inner(_as_get({**scope, "path": routed(scope)}), body.receive, answering.send)
+            inner["path"] = path = routed(scope)
+            # Only a page takes a form: what another site can send without asking is not for the API.
+            with Body(scope, receive, self._bodies, FORM if is_page(path) else JSON) as body:
+                await self._inner(inner, body.receive, answering.send)
         except Refused as refused:
             await answering.refuse(refused)
         except Exception as error:
             logger.exception("a request failed")
             await answering.refuse(error)
+        finally:
+            if answering.status is not None:
+                self._traffic.answered(scope["method"], inner.get("path_template"), answering.status)
 
     async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(event: Event) -> None:
+            if (status := _upgraded(event)) is not None:
+                self._traffic.answered("GET", CONSUME, status)
+            await send(event)
+
         try:
             self._check(scope)
         except Refused as refused:
             await receive()
-            await send({"type": "websocket.close", "code": FORBIDDEN_CODE, "reason": refused.kind.slug})
+            await refuse(scope, counted, refused)
             return
-        await self._inner({**scope, "path": routed(scope)}, receive, send)
+        await self._consuming({**scope, "path": routed(scope)}, receive, counted)
 
     def _check(self, scope: Scope) -> None:
         query: bytes = scope.get("query_string", b"")
@@ -80,6 +96,16 @@ class Gate:
             check_local(scope)
 
 
+def _upgraded(event: Event) -> int | None:
+    """The status of the answer to a request for a WebSocket, if this is where it begins."""
+    match event["type"]:
+        case "websocket.accept":
+            return 101
+        case "websocket.http.response.start":
+            return int(event["status"])
+    return None
+
+
 def _as_get(scope: Scope) -> Scope:
     """A request for the head of an answer is one for all of it, of which the rest is not sent."""
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" else scope
@@ -92,12 +118,13 @@ class _Answering:
         self._send = send
         self._is_encrypted = scope.get("scheme") == "https"
         self._only_head = scope["method"] == "HEAD"
-        self._has_begun = False
+        self.status: int | None = None
+        """Of the answer, once it has begun."""
 
     async def send(self, event: Event) -> None:
         """Sends a part."""
         if event["type"] == "http.response.start":
-            self._has_begun = True
+            self.status = event["status"]
             await self._send({**event, "headers": self._completed(event.get("headers", ()))})
             if self._only_head:
                 await self._send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -111,7 +138,7 @@ class _Answering:
 
     async def refuse(self, error: Exception) -> None:
         """Answers with a problem, if nothing was answered yet."""
-        if self._has_begun:
+        if self.status is not None:
             return
         answer = answer_to(error)
         headers = {"content-type": MEDIA_TYPE, "content-length": str(len(answer.body)), **answer.headers}

@@ -12,6 +12,18 @@ _FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
 _TOKENS = "start it with --tokens and make one with `milepost token make`"
 
 
+def address_of(url: str) -> str:
+    """A URL of a server as others are told it; ValueError if it is none."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+    except ValueError:
+        is_one = False
+    if not is_one or parts.query or parts.fragment or parts.username or not url.isprintable() or " " in url:
+        raise ValueError(f"a URL such as https://milepost-1.example:8480 is wanted, not {url!r}")
+    return url.rstrip("/")
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach an address."""
     if host == "localhost":

@@ -21,6 +21,8 @@ class Limits:
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
     `connections`: how many there may be. Defaults to 2,000.
     `followers`: how many of them may follow. Defaults to 1,000.
+    `consumers`: how many of them may be consumers. Defaults to 1,500.
+    `frame_bytes`: the largest frame that a consumer may send. Defaults to 1 MiB.
     `read_seconds`: how long a read may look for messages. Defaults to 30.
     """
 
@@ -33,6 +35,8 @@ class Limits:
     stalled_seconds: float = 30
     connections: int = 2000
     followers: int = 1000
+    consumers: int = 1500
+    frame_bytes: int = 2**20
     read_seconds: float = 30
 
     @classmethod

@@ -120,6 +120,7 @@ KINDS: Mapping[type[BaseException], Kind] = {
     errors.LogMismatch: NOT_READY,
     errors.NoDatabase: NOT_READY,
     errors.Unavailable: UNAVAILABLE,
+    errors.NotAllowed: FORBIDDEN,
     errors.FilterError: FILTER,
     errors.MilepostError: NOT_POSSIBLE,
     psycopg.DataError: INVALID,

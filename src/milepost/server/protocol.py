@@ -8,6 +8,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from milepost.server.limits import Limits
 from milepost.server.problems import HEAD_TOO_LARGE, INVALID, MEDIA_TYPE, TOO_MANY, TOO_SLOW, Refused, answer_to
+from milepost.server.traffic import Traffic
 
 LEFT_OVER = 5.0
 """Seconds for the rest of a body that nobody reads any more, so that its sender gets to the answer."""
@@ -19,6 +20,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits: Limits = self.config.app.limits  # type: ignore[union-attr]
+        self._traffic: Traffic = self.config.app.traffic  # type: ignore[union-attr]
         self._arriving: asyncio.TimerHandle | None = None
         self._taking: asyncio.TimerHandle | None = None
         self._in_head = True
@@ -29,12 +31,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._traffic.connections += 1
         if len(self.connections) > self._limits.connections:
             self._refuse(Refused(TOO_MANY, "There are too many connections: come back later"))
         else:
             self._arrives_within(self._limits.head_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._traffic.connections -= 1
         self._arrives_within(None)
         self.resume_writing()
         super().connection_lost(exc)
@@ -91,6 +95,12 @@ class BoundedProtocol(HttpToolsProtocol):
             )
         else:
             self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._arrives_within(None)
+        # From here on it is another protocol's.
+        self._traffic.connections -= 1
+        super().handle_websocket_upgrade()
 
     # Answers that are taken
 

@@ -16,9 +16,12 @@ class Stopping:
 
     def __init__(self) -> None:
         self._begun = asyncio.Event()
+        self.grace = 0.0
+        """Seconds, once it is, for what is open to be settled."""
 
-    def begin(self) -> None:
-        """From now on nothing new is waited for."""
+    def begin(self, grace: float = 0.0) -> None:
+        """From now on nothing new is waited for, and what is open has so many seconds."""
+        self.grace = grace
         self._begun.set()
 
     @property

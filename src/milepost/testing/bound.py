@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from milepost.app import Milepost
 from milepost.engine.consuming.desks import Desks
 from milepost.engine.managed import ManagedSubscription
+from milepost.engine.solitude import Solitude
 from milepost.sync import SyncMilepost
 
 C = TypeVar("C", bound=type)
@@ -94,7 +95,8 @@ class BoundMilepost(Milepost):
         twin._log = twin._services = twin._loop = None
         twin._entered = 0
         twin._opening = asyncio.Lock()
-        twin._desks = Desks(twin._place)
+        twin._solitude = Solitude()
+        twin.desks = Desks(twin._place, twin._listeners)
         return SyncMilepost(twin)
 
     def end(self) -> None:

@@ -1,5 +1,6 @@
 """The pytest plugin: two fixtures and an option. Before a test asks for one it imports nothing but pytest."""
 
+import inspect
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from milepost.testing.database import MilepostDB
 
 VARIABLE = "MILEPOST_TEST_URL"
+RUNNERS = frozenset({"asyncio", "anyio", "trio", "tornado", "twisted"})
+"""Marks of plugins that run async tests."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -20,6 +23,27 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="URL",
         help=f"A PostgreSQL of your own for the fixture milepost_db: postgresql://…; else {VARIABLE}. "
         "Defaults to an embedded one, started for the session.",
+    )
+
+
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs an async test that asks for `milepost_db`, where no other plugin does."""
+    if not _is_left_to_this(pyfuncitem):
+        return None
+    import asyncio
+
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**given))
+    return True
+
+
+def _is_left_to_this(test: pytest.Function) -> bool:
+    marks = {mark.name for mark in test.iter_markers()}
+    return (
+        "milepost_db" in test.fixturenames
+        and "anyio_backend" not in test.fixturenames
+        and not marks & RUNNERS
+        and inspect.iscoroutinefunction(test.obj)
     )
 
 

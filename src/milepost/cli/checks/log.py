@@ -87,7 +87,10 @@ async def size(examined: Examined) -> Finding:
     """How large the log is."""
     statement = in_schema(
         """
-        select c.relname, greatest(c.reltuples, 0)::bigint, pg_size_pretty(pg_total_relation_size(c.oid))
+        select c.relname,
+               -- Below zero: nobody has looked at it yet. What was counted since it was made is all there is then.
+               (case when c.reltuples < 0 then pg_stat_get_live_tuples(c.oid) else c.reltuples end)::bigint,
+               pg_size_pretty(pg_total_relation_size(c.oid))
         from pg_class c
         where c.oid in (':"schema".messages'::regclass, ':"schema".streams'::regclass)
         order by c.relname

@@ -57,11 +57,12 @@ async def notifications(examined: Examined) -> Finding:
         async for notification in listener.notifies(timeout=PROBE_TIMEOUT):
             if notification.payload == probe:
                 return Finding("notifications", "ok", f"arrive ({(monotonic() - begun) * 1000:.0f} ms)")
+    shortest, longest = POLL_WITHOUT_LISTENING
     return Finding(
         "notifications",
         "warning",
         f"do not arrive, as behind a pooler in transaction mode: followers look every "
-        f"{POLL_WITHOUT_LISTENING * 1000:.0f} ms instead; give followers an address without the pooler",
+        f"{shortest * 1000:.0f} to {longest * 1000:.0f} ms instead; give followers an address without the pooler",
     )
 
 

@@ -1,6 +1,7 @@
 """Checks of subscriptions: what keeps them from going on, and what waits for a person."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
@@ -20,6 +21,7 @@ class _Subscription(msgspec.Struct, frozen=True, kw_only=True):
 
     group: str
     name: str
+    taken_by: Literal["handlers", "consumers", "pulls"]
     status: str
     stalled: str | None
     barrier: str | None
@@ -35,6 +37,8 @@ class _Subscription(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     """Live ones that have handlers for it."""
     lease: float | None
+    outdated: int
+    """Workers that wait, because newer ones run another definition."""
     lanes: int
     free: int
     """Lanes that nobody has."""
@@ -56,7 +60,7 @@ async def subscriptions(examined: Examined) -> list[Finding]:
     found = [_decoder.decode(row[0]) for row in rows]
     [[newest]] = await examined.ask("newest")
     return [
-        *_lines("status", found, _status, "none is stalled, paused or at a barrier"),
+        *_lines("status", found, _status, "none is stalled, paused, at a barrier or of two definitions"),
         *_lines("lanes", found, lambda one: _lanes(one, newest), "each has a worker"),
         *_lines("parked", found, _parked, "nothing waits for a person"),
         *_lines("unrouted", found, _unrouted, "nothing waits for a consumer"),
@@ -95,6 +99,13 @@ def _status(one: _Subscription) -> tuple[Verdict, str] | None:
             f"is at a barrier: {one.barrier}. Until that is done {where}; it ends by itself in "
             f"{one.barrier_seconds or 0:.0f} s unless whoever wants it goes on: look again then",
         )
+    if one.outdated:
+        older = "1 older one waits" if one.outdated == 1 else f"{one.outdated} older ones wait"
+        return (
+            "warning",
+            f"is run by newer workers with another definition, and {older}: stop those, or if two programs "
+            f"declare it give one another name or group. `milepost subscriptions show {one.address}` names them",
+        )
     return None
 
 
@@ -113,8 +124,17 @@ def _lanes(one: _Subscription, newest: int) -> tuple[Verdict, str] | None:
     )
 
 
-def _unserved(one: _Subscription, behind: int) -> tuple[Verdict, str]:
-    what_to_do = "start its program with `milepost run`, or delete it with `milepost subscriptions delete`"
+_SERVING = {
+    "handlers": "start its program with `milepost run`",
+    "consumers": "start a program that has a consumer for it",
+}
+"""What to do about a subscription that nobody serves, by what takes its messages."""
+
+
+def _unserved(one: _Subscription, behind: int) -> tuple[Verdict, str] | None:
+    if one.taken_by == "pulls":
+        return _unpulled(behind)
+    what_to_do = f"{_SERVING[one.taken_by]}, or delete it with `milepost subscriptions delete`"
     left = []
     if behind > 0:
         left.append(f"{behind:,} position{'' if behind == 1 else 's'} behind")
@@ -123,6 +143,14 @@ def _unserved(one: _Subscription, behind: int) -> tuple[Verdict, str]:
     if left:
         return "problem", f"is served by nobody, with {' and '.join(left)}: {what_to_do}"
     return "warning", f"is served by nobody, and has nothing to do yet: {what_to_do}"
+
+
+def _unpulled(behind: int) -> tuple[Verdict, str] | None:
+    """Nobody has to be there all the time, so this may be as it should be."""
+    if behind <= 0:
+        return None
+    positions = f"{behind:,} position{'' if behind == 1 else 's'}"
+    return "warning", f"has not been pulled for the last {positions}: see whether what pulls from it still runs"
 
 
 def _parked(one: _Subscription) -> tuple[Verdict, str] | None:

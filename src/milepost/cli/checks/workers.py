@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from milepost.cli.age import age
-from milepost.cli.checks.finding import Examined, Finding, Verdict, shortened
+from milepost.cli.checks.finding import Examined, Finding, shortened
 from milepost.progress.postgresql import PROGRAM
 
 MOST = 1000
@@ -37,20 +37,23 @@ async def workers(examined: Examined) -> list[Finding]:
         groups = Counter(worker.group for worker in living)
         words = ", ".join(f"{count} of group {group}" for group, count in sorted(groups.items()))
         return [Finding("workers", "ok", f"live: {words}" if words else "nobody works on subscriptions now")]
-    verdict: Verdict = "warning" if living else "problem"
-    return shortened([_silent(worker, verdict) for worker in silent], NAMED)
+    served = {worker.group for worker in living}
+    return shortened([_silent(worker, worker.group in served) for worker in silent], NAMED)
 
 
-def _silent(worker: _Worker, verdict: Verdict) -> Finding:
-    lanes = f"its {worker.lanes} lane{'' if worker.lanes == 1 else 's'}"
-    follows = (
-        f"others take {lanes} within some seconds; find out why it ended"
-        if verdict == "warning"
-        else f"nobody else works, so {lanes} stand still: start its program again, with `milepost run`"
-    )
+def _silent(worker: _Worker, has_others: bool) -> Finding:
+    is_one = worker.lanes == 1
+    lanes = f"its {worker.lanes} lane{'' if is_one else 's'}"
+    if not worker.lanes:
+        follows = "it had no lane; find out why it ended"
+    elif has_others:
+        follows = f"others take {lanes} within some seconds; find out why it ended"
+    else:
+        stands = f"{lanes} {'stands' if is_one else 'stand'} still"
+        follows = f"nobody else works there, so {stands}: start its program again, with `milepost run`"
     return Finding(
         "workers",
-        verdict,
+        "problem" if worker.lanes and not has_others else "warning",
         f"{worker.name} of group {worker.group} was last heard of {age(worker.silent)} ago, and its lease is "
         f"{worker.lease:.0f} s: it was killed, is stopped or cut off; {follows}",
         worker.name,

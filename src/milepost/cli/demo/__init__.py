@@ -1,4 +1,4 @@
-"""`milepost demo`: a small shop, those who follow it, and a checkout that commits late."""
+"""`milepost demo`: a small shop, its departments and couriers, a checkout that commits late, and the console."""
 
 from milepost.cli.demo.command import demo
 

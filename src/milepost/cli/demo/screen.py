@@ -1,7 +1,7 @@
 """What a person sees: a screen that explains itself, or lines where there is no terminal."""
 
-from dataclasses import dataclass
-from statistics import median
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -9,67 +9,95 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from milepost.cli.demo.followers import Follower, HomeMade, Reader
+from milepost.cli.age import age
+from milepost.cli.demo.couriers import Courier
+from milepost.cli.demo.home_made import HomeMade
 from milepost.cli.demo.shop import Shop
 from milepost.cli.output import visible
+from milepost.engine.info import SubscriptionInfo
 
 INTRODUCTION = (
-    "A shop appends to a log on PostgreSQL; followers read it live. Now and then a slow checkout takes its "
-    "position early and commits late. Followers stop before it, at the horizon, and skip nothing. A home-made "
-    'reader, "where position > last", goes past it and never sees it.'
+    "A shop appends orders, payments and parcels to a log on PostgreSQL; subscriptions follow it, each at its own "
+    "pace. revenue writes exactly once, warehouse is slow, emails fails on some orders, shipping routes parcels "
+    "to couriers by filter and priority. Now and then a slow checkout takes its position early and commits late: "
+    "subscriptions wait before it and skip nothing."
 )
-LINES_BESIDE_MESSAGES = 20
-EVENTS = 3
+CHARACTERS = {
+    "revenue": "exactly once",
+    "invoices": "a filter",
+    "warehouse": "slow",
+    "emails": "fails on some",
+    "shipping": "routed consumers",
+}
+"""What is particular about each subscription."""
+EVENTS = 5
+"""At the most; fewer where a terminal has no room for more."""
+ROOMY = 98
+"""Columns from which on the whole table of subscriptions fits."""
+FRAME = 2
+"""Lines of the panel, and columns of it at each side."""
+_LEFT_OUT = ("age", "in flight")
+"""Columns that a narrow terminal goes without."""
+_STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "stalled": "bold red"}
 
 
-@dataclass(frozen=True)
+@dataclass
 class Scene:
     """Everything there is to show."""
 
     shop: Shop
-    followers: list[Follower]
+    couriers: list[Courier]
     home_made: HomeMade
+    address: str | None
+    """Of the console, if there is one."""
+    subscriptions: list[SubscriptionInfo] = field(default_factory=list)
+    """As they stood when somebody looked last."""
 
     @property
     def horizon(self) -> int:
         """As far as anybody may read."""
         return self.shop.mp.log.horizon.position
 
-    @property
-    def readers(self) -> list[Reader]:
-        """All who read along."""
-        return [*self.followers, self.home_made]
-
-    @property
-    def held_back(self) -> int:
-        """How many messages wait for the late one."""
-        return max(0, self.shop.appended - len(self.followers[0].positions))
-
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        parts: list[RenderableType] = [
+            self._invitation(),
+            self._state(),
+            self._subscriptions(is_roomy=options.max_width >= ROOMY),
+            self._couriers(),
+        ]
+        inside = options.update_width(options.max_width - 2 * FRAME)
+        # What explains gives way first, in a small terminal, and then what happened last.
+        left = console.height - FRAME - sum(_height(console, inside, part) + 1 for part in parts)
+        introduction = Text(INTRODUCTION, style="dim")
+        if left - _height(console, inside, introduction) > 1:
+            parts.insert(1, introduction)
+            left -= _height(console, inside, introduction) + 1
+        if left > 0:
+            parts.append(self._events(min(left, EVENTS)))
         yield Panel(
-            Group(
-                Text(INTRODUCTION, style="dim"),
-                Text(),
-                self._state(),
-                Text(),
-                self._readers(),
-                Text(),
-                self._messages(max(3, console.height - LINES_BESIDE_MESSAGES)),
-                Text(),
-                self._events(),
-            ),
+            Group(*_apart(parts)),
             title=f"milepost demo, {self.shop.seconds:.0f} s",
-            subtitle="Ctrl-C ends it",
+            subtitle="Ctrl-C ends it; the next start goes on from here",
             height=console.height,
         )
+
+    def _invitation(self) -> Text:
+        if self.address is None:
+            return Text("the console needs the extra server: pip install 'milepost[server]'", style="yellow")
+        return Text("open ").append(f"{self.address}", style="bold underline")
 
     def _state(self) -> RenderableType:
         shop = self.shop
         rows = Table.grid(padding=(0, 2))
-        rows.add_row(
-            "appended", f"{shop.appended:,} messages, {shop.rate:.0f} a second; newest at {shop.newest:,}"
-        )
+        rows.add_row("appended", f"{shop.appended:,} messages, {shop.rate:.0f} a second")
         rows.add_row("horizon", Text(f"{self.horizon:,}", style="bold").append(self._waiting()))
+        skipped = self.home_made.skipped(shop.late_positions)
+        rows.add_row(
+            "home-made",
+            Text('a reader "where position > last" has skipped ').append(
+                f"{skipped:,}", style="bold red" if skipped else "green"
+            ),
+        )
         return rows
 
     def _waiting(self) -> Text:
@@ -78,52 +106,64 @@ class Scene:
             return Text("  nothing is held back", style="not bold green")
         seconds = monotonic() - late.since
         return Text(
-            f"  {late.position:,} is uncommitted for {seconds:.1f} s; {self.held_back} wait behind it",
+            f"  {late.position:,} is uncommitted for {seconds:.1f} s; "
+            f"{max(0, self.shop.newest - late.position)} wait behind it",
             style="yellow",
         )
 
-    def _readers(self) -> RenderableType:
+    def _subscriptions(self, *, is_roomy: bool) -> RenderableType:
         rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-        for name in ("reader", "follows"):
+        for name in ("subscription", "", "status"):
             rows.add_column(name)
-        for name in ("seen", "up to", "delay", "skipped"):
-            rows.add_column(name, justify="right", min_width=8)
-        for reader in self.readers:
-            skipped = len(reader.skipped(self.shop.late_positions))
+        for name in ("lag", "age", "rate", "in flight", "retrying", "parked"):
+            if is_roomy or name not in _LEFT_OUT:
+                rows.add_column(name, justify="right", min_width=6)
+        for info in self.subscriptions:
             rows.add_row(
-                reader.name,
-                reader.follows,
-                f"{len(reader.positions):,}",
-                f"{reader.newest:,}",
-                _delay(reader),
-                Text(f"{skipped:,}", style="bold red" if skipped else "green"),
+                visible(info.name),
+                Text(CHARACTERS.get(info.name, ""), style="dim"),
+                Text(info.status, style=_STYLES[info.status]),
+                f"{info.lag.positions:,}",
+                *([age(info.lag.seconds)] if is_roomy else []),
+                f"{info.rate:.0f}/s",
+                *([f"{info.in_flight:,}"] if is_roomy else []),
+                f"{info.retrying:,}",
+                Text(f"{info.parked:,}", style="yellow" if info.parked else ""),
             )
         return rows
 
-    def _messages(self, count: int) -> RenderableType:
-        rows = Table.grid(padding=(0, 2))
-        for message in list(self.followers[0].recent)[-count:]:
+    def _couriers(self) -> RenderableType:
+        rows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        rows.add_column("courier")
+        rows.add_column("takes")
+        rows.add_column("priority", justify="right")
+        rows.add_column("delivered", justify="right")
+        for courier in self.couriers:
             rows.add_row(
-                Text(f"{message.position:>6}", style="bold"),
-                Text(message.stream, style="cyan"),
-                Text(message.type, style="green"),
-                Text(visible(message.raw), no_wrap=True, overflow="ellipsis"),
+                courier.name, courier.where or "everything", str(courier.priority), f"{courier.delivered:,}"
             )
         return rows
 
-    def _events(self) -> RenderableType:
-        lines = "\n".join(f"{when:4.0f} s  {text}" for when, text in self.shop.events[-EVENTS:])
+    def _events(self, most: int) -> RenderableType:
+        latest = list(self.shop.events)[-most:]
+        lines = "\n".join(f"{when:4.0f} s  {visible(text)}" for when, text in latest)
         return Text(lines, style="yellow", no_wrap=True, overflow="ellipsis")
 
     def line(self) -> str:
         """The state in one line."""
-        seen = ", ".join(f"{reader.name} {len(reader.positions):,}" for reader in self.readers)
+        lags = ", ".join(f"{info.name} {info.lag.positions:,}" for info in self.subscriptions)
         late = self.shop.late
-        held = f"; {self.held_back} wait for position {late.position:,}" if late else ""
-        return f"{self.shop.appended:,} appended, horizon {self.horizon:,}{held}; seen: {seen}"
+        held = f"; all wait for position {late.position:,}" if late else ""
+        return f"{self.shop.appended:,} appended, horizon {self.horizon:,}{held}; lag: {lags or 'not known yet'}"
 
 
-def _delay(reader: Reader) -> str:
-    if not isinstance(reader, Follower) or not reader.waits:
-        return ""
-    return f"{median(reader.waits) * 1000:.1f} ms"
+def _height(console: Console, options: ConsoleOptions, part: RenderableType) -> int:
+    return len(console.render_lines(part, options))
+
+
+def _apart(parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
+    """With a line between each two."""
+    for number, part in enumerate(parts):
+        if number:
+            yield Text()
+        yield part

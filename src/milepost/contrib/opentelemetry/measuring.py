@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 from threading import Lock
 from typing import Any, TypeAlias
@@ -11,7 +12,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from milepost.app import Milepost
 from milepost.contrib.opentelemetry import attributes as names
 from milepost.contrib.outlook import Lookout, SubscriptionOutlook
-from milepost.engine.figures import BOUNDS, Counting, Figures
+from milepost.engine.figures import BOUNDS, Counting, Figures, Of, summed
 
 Observe: TypeAlias = Callable[[CallbackOptions], Iterable[Observation]]
 
@@ -26,10 +27,6 @@ _COUNTED = {
     "milepost.lanes.lost": ("lost", "{lane}", "Lanes that were lost instead of released."),
 }
 _STATES = ("retrying", "waiting", "parked", "unrouted")
-
-
-Of: TypeAlias = tuple[str, str]
-"""A subscription: the names of its group and its own."""
 
 
 class Measuring:
@@ -120,9 +117,8 @@ class Measuring:
         value = attrgetter(field)
         return lambda _: [Observation(value(one), _attributes(of)) for of, one in self._figures()]
 
-    def _figures(self) -> Iterator[tuple[Of, Figures]]:
-        for group, counting, _ in self._programs:
-            yield from (((group, one.subscription), one) for one in counting.figures())
+    def _figures(self) -> Iterable[tuple[Of, Figures]]:
+        return summed(chain.from_iterable(counting.figures() for _, counting, _ in self._programs)).items()
 
     def _consumed(self, _: CallbackOptions) -> list[Observation]:
         with self._lock:

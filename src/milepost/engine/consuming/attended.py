@@ -5,23 +5,24 @@ from contextlib import suppress
 
 import msgspec
 
+from milepost.dispatch import Cursor
 from milepost.engine.clock import Clock
+from milepost.engine.consuming.company import Companies, Company
 from milepost.engine.consuming.created import stored_in
 from milepost.engine.consuming.desk import Desk
 from milepost.engine.consuming.endings import DELETED, LOST
 from milepost.engine.consuming.looking import OwnerStatistics
 from milepost.engine.consuming.options import Created
-from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.journal import Journal
+from milepost.engine.listeners import Audience
+from milepost.engine.owned import Owned
 from milepost.engine.place import Place
-from milepost.engine.sharing import Sharing
+from milepost.engine.telling import Telling
 from milepost.errors import Unavailable
 from milepost.log.database import end
 from milepost.progress.created import Attendance
 from milepost.progress.protocol import Opened
 
-GRACE = 5.0
-"""Seconds for the last writes."""
 TELL = 2.0
 """Seconds between two reports of what consumers do."""
 AT_LEAST = 5.0
@@ -33,14 +34,26 @@ class Attended:
 
     keeps = True
 
-    def __init__(self, group: str, name: str, opened: Opened, place: Place, solitude: Solitude) -> None:
+    def __init__(
+        self,
+        group: str,
+        name: str,
+        opened: Opened,
+        place: Place,
+        *,
+        clock: Clock,
+        companies: Companies,
+        audience: Audience | None,
+    ) -> None:
         self.opened = opened
         self.name = name
         self.journal = Journal(name, group)
         self._place = place
         self._stored = stored_in(place)
-        self._clock = Clock()
-        self._sharing = self._new_sharing()
+        self._clock = clock
+        self._companies = companies
+        self._audience = audience
+        self._company = self._join()
         self._news = asyncio.Event()
         """Something is to be told at once."""
         self.runner = Desk(
@@ -49,29 +62,33 @@ class Attended:
             place=place,
             clock=self._clock,
             journal=self.journal,
-            solitude=solitude,
-            lost=lambda owned, error: self._sharing.lose(opened.id, owned, error),
-            is_elsewhere=lambda: opened.id in self._sharing.elsewhere,
+            telling=None if audience is None else Telling(audience, name, group),
+            lost=self._lost,
+            is_elsewhere=lambda: opened.id in self._company.sharing.elsewhere,
             news=self._news.set,
         )
         self._follows = opened.acted
         """The change of the subscription that is in force here, by the number of them."""
-        self._lease = self.runner.created.declaration.lease
-        """With which it lives among the others."""
         self._ready = asyncio.Event()
         self._stopping = False
         self._over = asyncio.Event()
         """It lives no longer, or anew with another lease."""
         self._task: asyncio.Task[None] | None = None
 
-    def _new_sharing(self) -> "Sharing[Attended]":
-        return Sharing(self._place, grace=GRACE, changed=_nothing, clock=self._clock)
+    def _join(self) -> Company:
+        """The company of those with the same lease."""
+        self._lease = float(self.opened.settings["lease"])
+        return self._companies.of(self._place, self._lease)
+
+    def _lost(self, owned: Owned, error: Exception) -> None:
+        self._company.sharing.lose(self.opened.id, owned, error)
 
     # Living
 
     async def start(self) -> None:
         """Begins to live; returns when it was first looked whether the lane can be had."""
         self._task = asyncio.create_task(self._live(), name=f"milepost-consumers-{self.name}")
+        self._task.add_done_callback(_known)
         ready = asyncio.create_task(self._ready.wait())
         try:
             await asyncio.wait([self._task, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -101,40 +118,47 @@ class Attended:
         try:
             await self._place.services.begin()
             self._clock.set(await self._place.services.progress.now())
-            await self._live_once()
             while not self._stopping:
                 self._over.clear()
-                self._lease, self._sharing = self.runner.created.declaration.lease, self._new_sharing()
-                await self._live_once()
+                self._company = self._join()
+                async with self._company.joined():
+                    await self._live_in(self._company)
         except Exception as error:
             only = _only(error)
             self.journal.error("its consumers end: %s", str(only) or type(only).__name__)
             raise only from only.__cause__
         finally:
             self.runner.end(LOST)
+            if self._audience is not None:
+                await self._audience.close()
 
-    async def _live_once(self) -> None:
-        async with self._sharing.running(self._lease, is_blocked=_never, exits=False) as group:
-            await self._serve(group)
+    async def _live_in(self, company: Company) -> None:
+        sharing, telling = company.sharing, self.runner.telling
+        if telling is not None:
+            telling.started(sharing.id)
+        sharing.served[self.opened.id] = self
+        try:
+            async with asyncio.TaskGroup() as group:
+                await self._serve(group, company)
+        except Exception as error:
+            sharing.drop(self.opened.id, _only(error))
+            raise
+        finally:
+            with suppress(Unavailable):
+                await self._stored.attend_no_more(self.opened.id, sharing.id)
+            if telling is not None:
+                telling.stopped(sharing.id)
 
-    async def _serve(self, group: asyncio.TaskGroup) -> None:
-        self._sharing.served[self.opened.id] = self
+    async def _serve(self, group: asyncio.TaskGroup, company: Company) -> None:
         desk = self.runner
         works = (desk.handing.run(), desk.reading.run(), desk.writing.run(), self._tell())
         tasks = [group.create_task(work) for work in works]
-        self._sharing.look_soon()
-        await self._sharing.shared.wait()
+        await company.unless_it_ends(company.sharing.balanced())
         self._ready.set()
-        await self._over.wait()
-        await self._sharing.leave()
+        await company.unless_it_ends(self._over.wait())
+        await company.sharing.part(self.opened.id)
         for task in tasks:
             await end(task)
-        with suppress(Unavailable):
-            await self._stored.attend_no_more(self.opened.id, self._sharing.id)
-
-    def look_soon(self) -> None:
-        """Whether the lane is wanted may have changed."""
-        self._sharing.look_soon()
 
     # Telling
 
@@ -147,7 +171,7 @@ class Attended:
             attendance, now = self._attendance(), asyncio.get_running_loop().time()
             if attendance != told or now - told_at >= AT_LEAST:
                 with suppress(Unavailable):
-                    await self._stored.attend(self.opened.id, self._sharing.id, attendance)
+                    await self._stored.attend(self.opened.id, self._company.sharing.id, attendance)
                     told, told_at = attendance, now
             with suppress(TimeoutError):
                 async with asyncio.timeout(TELL):
@@ -160,6 +184,7 @@ class Attended:
             owns=bool(desk.lanes),
             consumers=len(desk.consumers),
             statistics=self._statistics() if desk.lanes else None,
+            node=self._place.node,
         )
 
     def _statistics(self) -> OwnerStatistics:
@@ -189,6 +214,8 @@ class Attended:
         before, self.opened = self.opened, msgspec.structs.replace(opened, number=opened.newest)
         if opened.status != before.status:
             self.journal.info("it is %s", opened.status)
+            if self.runner.telling is not None:
+                self.runner.telling.status(opened.status)
         if (opened.settings, opened.since) != (before.settings, before.since) or self._is_misfit:
             await self._adapt()
         if opened.acted != before.acted:
@@ -201,11 +228,18 @@ class Attended:
             # First it has to come back.
             return
         passed = self.runner.change(Created.from_stored(self.name, self.opened.settings), self.opened)
-        if passed is not None:
-            with suppress(Unavailable):
-                await self._stored.adopt(self.opened.id, self.opened.newest, passed)
+        if passed is not None and self.runner.owned is not None:
+            await self._adopt(self.runner.owned, passed)
         if self.runner.created.declaration.lease != self._lease:
             self._over.set()
+
+    async def _adopt(self, owned: Owned, passed: Cursor) -> None:
+        """Another filter, from here on. Nothing is written meanwhile: that would be taken for the old one's."""
+        with owned.unwritten():
+            try:
+                await self._stored.adopt(self.opened.id, self.opened.newest, passed)
+            except Unavailable as error:
+                self._lost(owned, error)
 
     def _follow(self) -> None:
         """Tells that a change is in force here."""
@@ -225,12 +259,10 @@ def _shape(created: Created) -> tuple[str, str, float]:
     return created.strategy, created.declaration.orders, created.declaration.lease
 
 
-def _nothing() -> None:
-    pass
-
-
-def _never() -> bool:
-    return False
+def _known(task: asyncio.Task[None]) -> None:
+    """What ended it was logged, and its consumers were told: nobody has to ask again."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _only(error: Exception) -> Exception:

@@ -18,7 +18,7 @@ from milepost.dispatch import Route
 from milepost.engine.consuming.delivery import Delivery
 from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
 from milepost.engine.consuming.routing import Routing
-from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers
+from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers, RouteInfo
 from milepost.engine.journal import Journal
 from milepost.errors import ConsumerClosed
 from milepost.log.message import Message
@@ -54,18 +54,23 @@ class Consumer:
         attend: Callable[["Consumer"], Awaitable["Desk"]],
         left: Callable[["Consumer"], Awaitable[None]],
         routes: Sequence[Route],
+        *,
+        name: str | None = None,
+        lost: Callable[[Sequence[AnyClaim], str], None] | None = None,
     ) -> None:
-        self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-        """The machine, the process and a name of its own."""
+        self.name = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{uuid4().hex[:8]}"
+        """What it was called, or the machine and the process; and something of its own."""
         self.numbers = Numbers()
         self._routing = Routing(routes)
         self._attend = attend
         self._left = left
+        self._told_lost = lost
         self._desk: Desk | None = None
         self._arrived: deque[Delivery] = deque()
         self._news = asyncio.Event()
         self._closed: str | None = None
         self._draining = False
+        self._suspended = False
         self._acked: list[AnyClaim] = []
         """Since the last step of the loop; the lane is told of all together."""
         self._latencies: list[float] = []
@@ -89,10 +94,23 @@ class Consumer:
         if self._desk is None:
             return
         if isinstance(error, Exception) and not isinstance(error, ConsumerClosed):
-            self._desk.lose_consumer(self, f"its consumer ended by {type(error).__name__}: {error}")
+            self.lose(f"its consumer ended by {type(error).__name__}: {error}")
         else:
-            self._desk.leave(self)
+            self.leave()
+        await self.gone()
+
+    def leave(self) -> None:
+        """It takes nothing more, and what it has goes to others; `gone` follows."""
+        self.desk.leave(self)
         self.close(LEFT)
+
+    def lose(self, reason: str) -> None:
+        """It has vanished: what its user had counts as an attempt, with this reason; `gone` follows."""
+        self.desk.lose_consumer(self, reason)
+        self.close(LEFT)
+
+    async def gone(self) -> None:
+        """Returns when what it settled is stored, and others can have the subscription if it was the last here."""
         await self._left(self)
 
     @property
@@ -137,7 +155,7 @@ class Consumer:
                 if delivery.claim.is_in_force:
                     self._begin(delivery, monotonic())
                     return delivery
-            await self._more()
+            await self.more()
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
@@ -147,15 +165,20 @@ class Consumer:
 
     async def batches(self, limit: int = 100) -> AsyncIterator[list[Delivery]]:
         """Deliveries as they come, in lists: what is there, at most so many, without waiting for more."""
-        if limit < 1:
-            raise ValueError(f"limit: a whole number of at least 1 is wanted, not {limit}")
         with suppress(_Drained):
             while True:
-                while batch := self._next(limit):
-                    yield batch
-                await self._more()
+                yield await self.next_batch(limit)
 
-    def _next(self, limit: int) -> list[Delivery]:
+    async def next_batch(self, limit: int = 100) -> list[Delivery]:
+        """The next of these lists; raises `ConsumerClosed` when there is none."""
+        if limit < 1:
+            raise ValueError(f"limit: a whole number of at least 1 is wanted, not {limit}")
+        while not (batch := self.at_hand(limit)):
+            await self.more()
+        return batch
+
+    def at_hand(self, limit: int) -> list[Delivery]:
+        """What is there now, at most so many; its user has it from now on."""
         now = monotonic()
         batch: list[Delivery] = []
         while self._arrived and len(batch) < limit:
@@ -165,8 +188,8 @@ class Consumer:
                 batch.append(delivery)
         return batch
 
-    async def _more(self) -> None:
-        """Waits until there may be something to take; raises `ConsumerClosed` if there never is."""
+    async def more(self) -> None:
+        """Waits until something may be at hand, or is lost; raises `ConsumerClosed` if nothing ever is."""
         if self._draining and self._closed is None and not self.in_flight:
             self._closed = DRAINED
         if self._closed == DRAINED:
@@ -191,6 +214,12 @@ class Consumer:
 
     def look(self) -> None:
         """Something that it had is no longer its own; for the desk."""
+        self._news.set()
+
+    def tell_lost(self, claims: Sequence[AnyClaim], reason: str) -> None:
+        """These are no longer its own, and it has not settled them; for the desk."""
+        if self._told_lost is not None:
+            self._told_lost(claims, reason)
         self._news.set()
 
     def route_of(self, claim: AnyClaim) -> str:
@@ -267,9 +296,13 @@ class Consumer:
 
     def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Delivery]:
         """Gives deliveries so many seconds from now; returns those that were refused."""
-        open_ = [each for each in deliveries if not each.settled and each.claim.is_in_force]
+        open_ = {each for each in deliveries if not each.settled and each.claim.is_in_force}
         self.desk.extend([each.claim for each in open_], seconds)
         return [each for each in deliveries if each not in open_]
+
+    def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Its user does not have them: they go out again, and are no attempts."""
+        self.desk.give_back([each.claim for each in deliveries if not each.settled])
 
     def stop(self) -> None:
         """It ends: what it has goes to others."""
@@ -295,8 +328,8 @@ class Consumer:
 
     @property
     def core_routes(self) -> list[Route]:
-        """The same as the core knows it, where each route has a name that it keeps; none while it drains."""
-        return [] if self._draining else self._routing.named
+        """The same as the core knows it, where each route has a name that it keeps; none while it gets nothing."""
+        return [] if self._draining or self._suspended else self._routing.named
 
     async def configure(self, *, routes: Sequence[Route] | None = None, **options: Any) -> None:
         """Other routes from now on, or of the only one another filter, priority or capacity. What it has stays.
@@ -315,14 +348,27 @@ class Consumer:
 
     async def drain(self) -> None:
         """Gets nothing new; what it has is still to be settled, and then the loop over it ends."""
+        if self._closed == DRAINED:
+            return
         self._refuse_if_closed()
         self._draining = True
         self.desk.reroute(self, [])
         self._news.set()
 
+    def suspend(self) -> None:
+        """Gets nothing new until it goes on, and what nobody has looked at goes to others. What it has stays."""
+        self._suspended = True
+        self.desk.reroute(self, [])
+        self.desk.give_back(self.untaken())
+
+    def go_on(self) -> None:
+        """Gets deliveries again."""
+        self._suspended = False
+        self.desk.reroute(self, self.core_routes)
+
     def _reroute(self, routing: Routing) -> None:
         self._refuse_if_closed()
-        if not self._draining:
+        if not self._draining and not self._suspended:
             self.desk.reroute(self, routing.named)
         self._routing = routing
 
@@ -339,9 +385,25 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """What it has, how fast it is, what failed last. Asking changes nothing."""
+        # What was acked in this step of the loop counts.
+        self.desk.settler.flush()
         return self.told(self.in_flight)
 
     def told(self, in_flight: int) -> ConsumerStatistics:
         """The same, with so many deliveries; for the desk."""
         figures = self.numbers.figures(in_flight)
-        return ConsumerStatistics(consumer=self.name, **msgspec.structs.asdict(figures))
+        routes = tuple(
+            RouteInfo(
+                name=str(route),
+                where=route.where,
+                priority=route.priority,
+                capacity=route.capacity,
+                capacity_bytes=route.capacity_bytes,
+            )
+            for route in self.routes
+        )
+        return ConsumerStatistics(consumer=self.name, routes=routes, **msgspec.structs.asdict(figures))
+
+    def __repr__(self) -> str:
+        state = self._closed or f"{', '.join(map(str, self.routes))}"
+        return f"Consumer({self.name!r}, {state})"

@@ -6,11 +6,13 @@ from typing import Any, Literal
 
 from milepost.engine.consuming.options import Created
 from milepost.engine.control import PAUSES, Control
+from milepost.engine.declaration import a_name
 from milepost.engine.declaring import RowPlaces
 from milepost.engine.info import Overview
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
+from milepost.engine.values import checked
 from milepost.errors import (
     AlreadyExists,
     Busy,
@@ -22,6 +24,7 @@ from milepost.errors import (
 from milepost.progress.created import PostgresCreated
 from milepost.progress.postgresql import ROWS
 from milepost.progress.protocol import Definition, Opened
+from milepost.suggestions import closest
 
 REORDER = 60.0
 """Seconds that consumers have to settle what they have, when the order changes."""
@@ -42,14 +45,21 @@ async def find(place: Place, group: str, name: str) -> Opened:
     """A subscription as it is stored; raises `UnknownSubscription`."""
     opened = await stored_in(place).find(group, name)
     if opened is None:
-        raise UnknownSubscription(f"{group}/{name}", ": create it with mp.create_subscription")
+        raise await _unknown(place, f"{group}/{name}")
     return opened
+
+
+async def _unknown(place: Place, address: str) -> UnknownSubscription:
+    known = [f"{standing.group}/{standing.name}" for standing in await place.services.progress.standings()]
+    if close := closest(address, known):
+        return UnknownSubscription(address, f": did you mean {close!r}?")
+    return UnknownSubscription(address, ": create it with mp.create_subscription")
 
 
 async def create(place: Place, group: str, created: Created, if_exists: IfExists) -> str:
     """Creates a subscription, or changes it; what came of it in a word. A change is in force when this returns."""
-    if if_exists not in ("update", "error", "ignore"):
-        raise ValueError(f'if_exists: "update", "error" or "ignore" is wanted, not {if_exists!r}')
+    check_if_exists(if_exists)
+    checked("group", a_name, group)
     await place.services.progress.open()
     definition = await _definition(place, group, created)
     outcome = await stored_in(place).create(definition, created.stored(), if_exists)
@@ -60,7 +70,10 @@ async def create(place: Place, group: str, created: Created, if_exists: IfExists
         case "exists" if if_exists == "error":
             raise AlreadyExists(f'{address} exists already: if_exists="update" changes it')
         case "tracks":
-            raise ValueError(f"tracking: {address} tracks otherwise, which stays so: create another subscription")
+            raise ValueError(
+                f"tracking: {address} tracks otherwise, which stays so: create another subscription, "
+                "with start= the position of this one's cursor, and delete this one"
+            )
         case "reorders":
             await _reorder(place, definition, created)
         case "updated":
@@ -71,11 +84,22 @@ async def create(place: Place, group: str, created: Created, if_exists: IfExists
 async def update(place: Place, group: str, name: str, changes: Mapping[str, Any]) -> None:
     """Changes some settings of a subscription that was created; they are in force when this returns."""
     opened = await find(place, group, name)
+    check_changes(changes)
+    await create(place, group, Created.from_stored(name, opened.settings).changed(changes), "update")
+
+
+def check_if_exists(value: str) -> None:
+    """Refuses another word."""
+    if value not in ("update", "error", "ignore"):
+        raise ValueError(f'if_exists: "update", "error" or "ignore" is wanted, not {value!r}')
+
+
+def check_changes(changes: Mapping[str, Any]) -> None:
+    """Refuses what is no change of a subscription."""
     if not changes:
         raise ValueError("nothing to update: name an option and its new value")
     if "start" in changes:
-        raise ValueError("start: it has begun already; move it instead")
-    await create(place, group, Created.from_stored(name, opened.settings).changed(changes), "update")
+        raise ValueError("start: it has begun already; move it instead, to any place that start can name")
 
 
 async def _followed(place: Place, group: str, name: str) -> None:
@@ -85,7 +109,7 @@ async def _followed(place: Place, group: str, name: str) -> None:
     pause, longest = PAUSES
     while others := await stored.unfollowed(opened.id, opened.acted):
         if asyncio.get_running_loop().time() >= end:
-            raise NotConfirmed(f"{group}/{name}", others)
+            raise NotConfirmed(f"{group}/{name}", others, "it is changed")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, longest)
 

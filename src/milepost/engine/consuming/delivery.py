@@ -1,11 +1,10 @@
 """A message that a consumer has, and what it can say of it."""
 
-import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from milepost.dispatch import Delivery as Claim
-from milepost.engine.outcomes import Park, RetryLater, Skip
+from milepost.engine.consuming.verdict import verdict
 from milepost.errors import Lost
 from milepost.log.message import Message
 
@@ -106,19 +105,10 @@ class Delivery:
 
     def _refused(self, error: Exception) -> bool:
         """Settles it by what a block raised; whether that was too late."""
-        settle = self._consumer.settled
-        match error:
-            case Park():
-                refused = settle("park", [self], reason=error.reason)
-            case Skip():
-                refused = settle("skip", [self], reason=error.reason)
-            case RetryLater():
-                refused = settle("retry", [self], after=error.seconds, count=error.count, reason=error.reason)
-            case _:
-                reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-                text = "".join(traceback.format_exception(error))
-                refused = settle("retry", [self], reason=reason, error=text, raised=error)
-        return bool(refused)
+        how, words = verdict(error)
+        if "error" in words:
+            words["raised"] = error
+        return bool(self._consumer.settled(how, [self], **words))
 
     def _settle(self, how: Any, **words: Any) -> None:
         if self._consumer.settled(how, [self], **words):

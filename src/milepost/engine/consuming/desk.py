@@ -11,7 +11,6 @@ from milepost.engine.consuming.endings import TOO_MANY
 from milepost.engine.consuming.handing import Handing
 from milepost.engine.consuming.options import Created
 from milepost.engine.consuming.settler import Settler
-from milepost.engine.consuming.solitude import Solitude
 from milepost.engine.journal import Journal
 from milepost.engine.order import placed
 from milepost.engine.owned import Owned
@@ -26,6 +25,8 @@ from milepost.log.message import Message
 from milepost.names import bucket_of
 from milepost.progress.protocol import Held, Opened
 
+LANE_LOST = "another process has the subscription, or the connection to the database was lost"
+"""Why what consumers had is no longer theirs, when the lane is lost."""
 PATIENCE = 0.1
 """The share of its time-out, at most a second of it, for which a delivery may wait for its consumer unnoticed."""
 
@@ -44,20 +45,22 @@ class Desk:
         place: Place,
         clock: Clock,
         journal: Journal,
-        solitude: Solitude,
+        telling: Telling | None,
         lost: Callable[[Owned, Exception], None],
         is_elsewhere: Callable[[], bool],
         news: Callable[[], None],
     ) -> None:
         self.created = created
         self.journal = journal
+        self.telling = telling
+        """Who is told of events, if anybody listens."""
         self.lanes: dict[int, Owned] = {}
         self.consumers: dict[str, Consumer] = {}
         """By name, in the order in which they came."""
         self._clock = clock
         self._place = place
         self._opened = opened
-        self._solitude = solitude
+        self._solitude = place.solitude
         self._lost = lost
         self._is_elsewhere = is_elsewhere
         self._news = news
@@ -66,8 +69,10 @@ class Desk:
         self._stalled: str | None = None
         self._has_settled = False
         """Whether something is settled that is not written: whoever writes knows how long that may wait."""
+        self._hurrying = 0
+        """How many wait until what is settled is written."""
         self.settler = Settler(self, clock, journal)
-        self.handing = Handing(self, clock, solitude)
+        self.handing = Handing(self, clock, place.solitude)
         self.reading = self._new_reading()
         self.writing = self._new_writing()
 
@@ -126,7 +131,12 @@ class Desk:
         if self._stood_by:
             self._stood_by = False
             self.journal.info("takes over: it serves its consumers from now on")
-        self.lanes[held.lane] = Owned(held, lane, looks_first=bool(state.running))
+        owned = self.lanes[held.lane] = Owned(
+            held, lane, self.created.declaration.ordered_by, looks_first=bool(state.running)
+        )
+        if self.telling is not None:
+            self.telling.taken(held, vanished=state.unclean)
+        self.settler.blamed(owned)
         self._lanes_changed()
 
     def lose(self, owned: Owned, error: Exception) -> None:
@@ -137,12 +147,15 @@ class Desk:
         self.settler.flush()
         owned.lost = True
         owned.running = 0
+        had = {consumer: list(owned.lane.held_by(consumer.name)) for consumer in self.consumers.values()}
         owned.lane.discard()
         self.lanes.pop(owned.number, None)
-        for consumer in self.consumers.values():
-            consumer.look()
+        for consumer, claims in had.items():
+            consumer.tell_lost(claims, LANE_LOST)
         owned.ended()
         self._lanes_changed()
+        if self.telling is not None:
+            self.telling.lost(owned.number, error)
 
     async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
         """Ends the lane in good order: nothing more goes out, and what is out is settled or times out."""
@@ -159,6 +172,7 @@ class Desk:
         """The lane was released."""
         if self.lanes.get(owned.number) is owned:
             del self.lanes[owned.number]
+            owned.ended()
             self._lanes_changed()
 
     def _lanes_changed(self) -> None:
@@ -184,6 +198,26 @@ class Desk:
         much = lane.settled >= self.writing.messages
         if (is_first and self._has_settled) or much or lane.urgent(self._clock.now()):
             self.writing.look()
+
+    async def stored(self) -> None:
+        """Returns when what is settled by now is written, or the lane is here no longer."""
+        self._hurrying += 1
+        self.writing.hurries = True
+        self.writing.look()
+        try:
+            await self._is_stored()
+        finally:
+            self._hurrying -= 1
+            self.writing.hurries = bool(self._hurrying)
+
+    async def _is_stored(self) -> None:
+        owned = self.owned
+        if owned is None:
+            return
+        # A write that is under way has begun without the last of it.
+        enough = owned.written + (2 if owned.exchanging else 1)
+        while self.owned is owned and owned.lane.settled and owned.written < enough:
+            await owned.changes()
 
     # From the log and from the store
 
@@ -221,13 +255,8 @@ class Desk:
             self.journal.error("stalled: %s", self._stalled)
         if stalled and not self._stalled:
             self.journal.warning("goes on: a message succeeded again")
-
-    def tell_given_up(self, owned: Owned) -> None:
-        """Writes down what was parked without being tried again."""
-        for entry in owned.lane.given_up:
-            if entry.fate is not None:
-                self.journal.parked(entry.message, entry.fate.attempts, entry.fate.reason)
-        owned.lane.given_up.clear()
+        if self.telling is not None:
+            self.telling.breaker(self._stalled)
 
     # Consumers
 
@@ -269,8 +298,14 @@ class Desk:
 
     def reroute(self, consumer: Consumer, routes: Sequence[Route]) -> None:
         """A consumer's routes are others from now on."""
-        if (owned := self.owned) is not None:
+        if consumer.name in self.consumers and (owned := self.owned) is not None:
             owned.lane.configure(consumer.name, routes)
+            self.look()
+
+    def give_back(self, claims: Sequence[AnyClaim]) -> None:
+        """These were not tried: they go out again."""
+        if claims and (owned := self.owned) is not None:
+            owned.lane.give_back(claims)
             self.look()
 
     def extend(self, claims: Sequence[AnyClaim], seconds: float) -> None:
@@ -294,19 +329,25 @@ class Desk:
 
     def is_replay(self, message: Message[Any]) -> bool:
         """Whether a message had been handled before, and is repeated on purpose."""
-        return any(message.position in owned.held.replay for owned in self.lanes.values())
+        owned = self.owned
+        return owned is not None and message in owned.repeats
 
     # Looking
-
-    @property
-    def telling(self) -> Telling | None:
-        """Nobody listens: what happens to consumers they know themselves."""
-        return None
 
     @property
     def handled(self) -> int:
         """How many messages are done."""
         return self.settler.numbers.done
+
+    @property
+    def attempts(self) -> int:
+        """How many attempts at messages have ended."""
+        return self.settler.numbers.settled_count
+
+    @property
+    def handling_seconds(self) -> float:
+        """How long consumers had these, together."""
+        return self.settler.numbers.seconds
 
     @property
     def last_error(self) -> tuple[str, float] | None:
@@ -318,9 +359,9 @@ class Desk:
         """How many messages are with consumers."""
         return sum(owned.lane.in_flight for owned in self.lanes.values())
 
-    def positions_in_flight(self) -> set[int]:
-        """The positions of these."""
-        return {position for owned in self.lanes.values() for position in owned.lane.handed_out()}
+    def flights(self) -> dict[int, float | None]:
+        """The positions of these, and by `time.monotonic` since when, if a consumer has looked at it."""
+        return {at: begun for owned in self.lanes.values() for at, begun in owned.lane.handed_out().items()}
 
     def in_flight_of(self, consumer: Consumer) -> int:
         """How many of them one consumer has."""

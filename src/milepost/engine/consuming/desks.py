@@ -2,17 +2,23 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from weakref import WeakValueDictionary
 
 from milepost.dispatch import Route
+from milepost.engine.clock import Clock
 from milepost.engine.consuming.attended import Attended
-from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.company import Companies
+from milepost.engine.consuming.consumer import AnyClaim, Consumer
 from milepost.engine.consuming.created import find
 from milepost.engine.consuming.desk import Desk
 from milepost.engine.consuming.endings import CLOSED
-from milepost.engine.consuming.solitude import Solitude
+from milepost.engine.listeners import Listeners
 from milepost.engine.place import Place
 from milepost.errors import MilepostError
+
+STORED = 2.0
+"""Seconds to wait at most until what a consumer settled is stored: a lane that is given back is written last."""
 
 Address = tuple[str, str]
 """Group and name."""
@@ -21,15 +27,28 @@ Address = tuple[str, str]
 class Desks:
     """Finds the desk of a subscription, or opens it; ends it when its last consumer has gone."""
 
-    def __init__(self, place: Callable[[], Place]) -> None:
+    def __init__(self, place: Callable[[], Place], listeners: Listeners) -> None:
         self._place = place
+        self._listeners = listeners
         self._attended: dict[Address, Attended] = {}
         self._locks: WeakValueDictionary[Address, asyncio.Lock] = WeakValueDictionary()
-        self._solitude = Solitude()
+        self._clock = Clock()
+        self._companies = Companies(self._clock)
         self._ending: set[asyncio.Task[None]] = set()
 
-    def consumer(self, group: str, name: str, routes: Sequence[Route]) -> Consumer:
-        """A consumer that comes when its block begins, and goes when that ends."""
+    def consumer(
+        self,
+        group: str,
+        name: str,
+        routes: Sequence[Route],
+        *,
+        called: str | None = None,
+        lost: Callable[[Sequence[AnyClaim], str], None] | None = None,
+    ) -> Consumer:
+        """A consumer that comes when its block begins, and goes when that ends.
+
+        `called` is a name for people. `lost` is told of deliveries that are no longer its own, and why.
+        """
 
         async def attend(consumer: Consumer) -> Desk:
             return await self._attend((group, name), consumer)
@@ -37,7 +56,12 @@ class Desks:
         async def left(consumer: Consumer) -> None:
             await self._left((group, name), consumer)
 
-        return Consumer(attend, left, routes)
+        return Consumer(attend, left, routes, name=called, lost=lost)
+
+    def owns(self, group: str, name: str) -> bool:
+        """Whether this process has the lane of a subscription."""
+        attended = self._attended.get((group, name))
+        return attended is not None and bool(attended.runner.lanes)
 
     async def _attend(self, address: Address, consumer: Consumer) -> Desk:
         async with self._lock(address):
@@ -72,16 +96,29 @@ class Desks:
             )
         if opened.settings["tracking"] == "all":
             raise MilepostError(f'{group}/{name} is for pulling: take from it with mp.pull("{name}")')
-        return Attended(group, name, opened, place, self._solitude)
+        return Attended(
+            group,
+            name,
+            opened,
+            place,
+            clock=self._clock,
+            companies=self._companies,
+            audience=self._listeners.audience(),
+        )
 
     async def _left(self, address: Address, consumer: Consumer) -> None:
-        """The last one ends it, so that another process can have the lane."""
+        """The last one ends it, so that another process can have the lane; others wait for what they settled."""
         async with self._lock(address):
             attended = self._attended.get(address)
-            if attended is None or attended.runner is not consumer.desk or attended.runner.consumers:
+            if attended is None or attended.runner is not consumer.desk:
                 return
-            del self._attended[address]
-            await asyncio.shield(self._end(attended))
+            if not attended.runner.consumers:
+                del self._attended[address]
+                await asyncio.shield(self._end(attended))
+                return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STORED):
+                await attended.runner.stored()
 
     def _end(self, attended: Attended) -> asyncio.Task[None]:
         """Whoever waits for it may be cancelled: it comes to its end all the same."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from milepost.engine.clock import Clock
 from milepost.engine.owned import Owned
+from milepost.engine.solitude import Solitude
 
 if TYPE_CHECKING:
     from milepost.engine.consuming.consumer import AnyClaim
     from milepost.engine.consuming.desk import Desk
-    from milepost.engine.consuming.solitude import Solitude
 
 SHORTEST = 0.005
 """Seconds between two looks at the time, at least: what is due may have to wait for something else."""
@@ -20,7 +20,7 @@ SHORTEST = 0.005
 class Handing:
     """One round after the other: what has timed out, then what can go out, then waiting for either."""
 
-    def __init__(self, desk: "Desk", clock: Clock, solitude: "Solitude") -> None:
+    def __init__(self, desk: "Desk", clock: Clock, solitude: Solitude) -> None:
         self._desk = desk
         self._clock = clock
         self._solitude = solitude
@@ -65,13 +65,16 @@ class Handing:
             return
         lane = owned.lane
         self._solitude.wants(self, lane.suspects)
-        if not self._solitude.permits(self):
-            return
-        self._give(lane.next(self._clock.now()))
-        self._desk.tell_given_up(owned)
+        if self._solitude.permits(self):
+            self._give(lane.next(self._clock.now()))
+        else:
+            # What is promised counts as out: whoever waits to be alone waits until it was.
+            self._give(lane.next(self._clock.now(), lane.promised))
         owned.running = lane.in_flight
         if lane.urgent(self._clock.now()):
             self._desk.writing.look()
+        if not lane.has_next:
+            self._desk.reading.emptied()
 
     def _give(self, claims: "list[AnyClaim]") -> None:
         given: defaultdict[str, list[AnyClaim]] = defaultdict(list)

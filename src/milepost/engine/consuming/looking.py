@@ -1,6 +1,7 @@
 """What the consumers of a subscription do, seen from anywhere."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -11,11 +12,14 @@ from milepost.engine.consuming.statistics import (
     Figures,
     SubscriptionStatistics,
     Unrouted,
+    percentile,
 )
 from milepost.engine.info import Overview
 from milepost.engine.place import Place
 from milepost.errors import MilepostError
 from milepost.progress.created import Told
+from milepost.progress.protocol import Opened
+from milepost.progress.standing import Standing
 
 
 class OwnerStatistics(msgspec.Struct, frozen=True):
@@ -46,8 +50,23 @@ async def statistics(place: Place, group: str, name: str) -> SubscriptionStatist
         unrouted=standing.unrouted,
         oldest_unrouted=await _oldest_unrouted(place, told),
         consumers=by_owner.consumers,
-        **msgspec.structs.asdict(by_owner.all),
+        **{**msgspec.structs.asdict(by_owner.all), **_pulled(opened, standing)},
     )
+
+
+def _pulled(opened: Opened, standing: Standing) -> dict[str, Any]:
+    """What is known of one for pulling, which has no owner: who pulls tells it now and then."""
+    if opened.settings["tracking"] != "all":
+        return {}
+    told = standing.told
+    latencies = sorted(told.latencies)
+    return {
+        "in_flight": told.in_flight,
+        "rate": told.rate,
+        **{f"latency_{percent}": percentile(latencies, percent) for percent in (50, 90, 99)},
+        "last_error": told.error,
+        "last_error_at": told.error_at,
+    }
 
 
 async def _oldest_unrouted(place: Place, told: Told) -> Unrouted | None:

@@ -11,8 +11,9 @@ from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.declaration import OPTIONS, Declaration
 from milepost.engine.order import UNRELATED, ByFunction, order_named
 from milepost.engine.query import query_of
-from milepost.engine.values import Check, checked, one_of, optional, whole
+from milepost.engine.values import MOST, Check, checked, one_of, optional, whole
 from milepost.log.reader import Query
+from milepost.log.since import Since
 from milepost.suggestions import suggestion
 
 DEFAULTS: Final[Mapping[str, Any]] = {"ordered_by": None, "on_park": "continue"}
@@ -21,8 +22,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {"ordered_by": None, "on_park": "continue"}
 _NOT_HERE = ("lanes", "batch", "concurrency", "renamed_from")
 _OWN: dict[str, Check[Any]] = {
     "strategy": one_of(*STRATEGIES),
-    "max_consumers": optional(whole(1)),
-    "max_unrouted": whole(1),
+    "max_consumers": optional(whole(1, MOST)),
+    "max_unrouted": whole(1, MOST),
 }
 _OPTIONS = (*(option for option in OPTIONS if option not in _NOT_HERE), *_OWN)
 
@@ -35,7 +36,8 @@ class Created:
     `ordered_by=None` and `on_park="continue"` by default, and besides:
     `strategy`: how consumers of equal filter and priority share: "round_robin" (the default),
     "dispatch_to_single", "pinned", "pinned_by_correlation".
-    `max_consumers`: how many there may be. Defaults to None: as many as come.
+    `max_consumers`: how many may be served at a time; those that stand by in other processes do not count, nor are
+    they more than that in any. Defaults to None: as many as come.
     `max_unrouted`: how many messages that nobody wants may be set aside before it reads no further. Defaults to
     100,000.
     """
@@ -105,6 +107,12 @@ class Created:
             "max_unrouted": self.max_unrouted,
         }
 
+    @classmethod
+    def shown(cls, stored: Mapping[str, Any]) -> dict[str, Any]:
+        """Stored settings in the order in which they are documented."""
+        order = cls.of("any", {}).stored()
+        return {name: _as(order[name], stored[name]) for name in order if name in stored}
+
     def changed(self, changes: Mapping[str, Any]) -> "Created":
         """With other options; those that are not given stay."""
         return self.of(self.declaration.name, {**self._options(), **changes})
@@ -120,6 +128,10 @@ class Created:
         settings = self.declaration.dispatch_settings(self.declaration.ordered_by)
         return replace(settings, timeout=self.declaration.timeout, max_unrouted=self.max_unrouted)
 
-    def query(self, since: datetime | None) -> Query:
+    def query(self, since: Since | None) -> Query:
         """What of the log it wants."""
         return query_of(self.declaration.selection(), self.declaration.where, since=since)
+
+
+def _as(order: Any, value: Any) -> Any:
+    return {part: value[part] for part in order if part in value} if isinstance(value, dict) else value

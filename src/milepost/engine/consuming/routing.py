@@ -7,6 +7,8 @@ from typing import Any, Final
 from milepost.dispatch import Delivery as Claim
 from milepost.dispatch import Route
 from milepost.engine.values import Check, checked, whole
+from milepost.errors import FilterError
+from milepost.log.codec import check_name
 from milepost.log.message import Message
 from milepost.suggestions import suggestion
 
@@ -51,7 +53,7 @@ class Routing:
         route = claim.member.route if claim.member else None
         if route is None or route.name is None:
             return "everything"
-        return route.name[1:] if route.name.startswith("=") else str(replace(route, name=None))
+        return route.name[1:] if route.name.startswith("=") else route.where or "everything"
 
     def configured(self, routes: Sequence[Route] | None, options: dict[str, Any]) -> "Routing":
         """Other routes, or of the only one other options."""
@@ -121,7 +123,7 @@ def changed(routes: Sequence[Route], options: dict[str, Any]) -> Route:
             raise TypeError(f"a route has no option {name!r}{suggestion(name, OPTIONS)}")
         if name in _CHECKS:
             checked(name, _CHECKS[name], value)
-    return replace(routes[0], **options)
+    return _route(replace(routes[0], **options))
 
 
 def _some(routes: Sequence[Route]) -> list[Route]:
@@ -135,4 +137,14 @@ def _route(route: Any) -> Route:
         raise ValueError(f"Route(…) is wanted, not {route!r}")  # noqa: TRY004 - as with every option
     for name, check in _CHECKS.items():
         checked(name, check, getattr(route, name))
+    if route.name is not None:
+        check_name("name", route.name)
+    _check_text(route.where or "")
     return route
+
+
+def _check_text(where: str) -> None:
+    """Refuses a filter that cannot be stored: of a message that waits for room it is said in which route."""
+    for offset, character in enumerate(where):
+        if character == "\0" or "\ud800" <= character <= "\udfff":
+            raise FilterError("syntax", offset, f"no message has {character!r} in a property: take it out")

@@ -3,17 +3,22 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from milepost.engine.clock import Clock
 from milepost.engine.consuming.statistics import How, Numbers
 from milepost.engine.journal import Journal
+from milepost.engine.owned import Owned
+from milepost.progress.storable import storable_text
 
 if TYPE_CHECKING:
     from milepost.engine.consuming.consumer import AnyClaim, Consumer
     from milepost.engine.consuming.desk import Desk
 
 TIMED_OUT = "timed out"
+TOLD = 500
+"""Characters of a reason that statistics tell."""
 
 
 class Settler:
@@ -51,6 +56,8 @@ class Settler:
     def _ack(self, consumer: "Consumer", claims: "Sequence[AnyClaim]", latencies: Sequence[float]) -> None:
         if (owned := self._desk.owned) is not None:
             owned.lane.ack(claims)
+            if self._desk.telling is not None:
+                self._desk.telling.handled_each(claims, latencies)
         self._count(consumer, "ack", latencies)
 
     # Anything else
@@ -82,7 +89,7 @@ class Settler:
             case _:
                 lane.retry(claims, now, **words)
         self._count(consumer, how, latencies)
-        self._write_down(claims, words.get("reason", ""), raised)
+        self._write_down(claims, words.get("reason", ""), raised, is_skipped=how == "skip")
         if how != "skip":
             self.failed(claims, words.get("reason") or how)
         self._desk.look()
@@ -99,6 +106,7 @@ class Settler:
             consumer = self._desk.consumers.get(claim.consumer or "")
             if consumer is not None:
                 self._count(consumer, "timeout", [self._desk.created.declaration.timeout])
+                consumer.tell_lost([claim], TIMED_OUT)
 
     def lost(self, consumer: "Consumer", reason: str) -> None:
         """A consumer has vanished: what it had taken counts as an attempt, and what it had not goes to others."""
@@ -106,11 +114,23 @@ class Settler:
         if owned is None:
             return
         owned.lane.give_back(consumer.untaken())
-        claims = list(owned.lane.held_by(consumer.name))
+        # What is promised, and not out yet, goes to others as well.
+        claims = [claim for claim in owned.lane.held_by(consumer.name) if claim.begun is not None]
         owned.lane.lose(consumer.name, self._clock.now(), reason)
         self._write_down(claims, reason, ConnectionError(reason))
         if claims:
             self.failed(claims, reason)
+
+    def blamed(self, owned: Owned) -> None:
+        """Writes down what ended the process of an owner before this one."""
+        now = self._clock.now()
+        for entry in owned.lane.blamed:
+            if entry.fate is not None:
+                self._journal.blamed(entry.message, entry.fate, now)
+                if self._desk.telling is not None:
+                    self._desk.telling.blamed(entry.message, entry.fate)
+                self.failed([], entry.fate.reason)
+        owned.lane.blamed.clear()
 
     # Keeping account
 
@@ -119,14 +139,25 @@ class Settler:
         self.numbers.settled(how, latencies)
         consumer.look()
 
-    def _write_down(self, claims: "Collection[AnyClaim]", reason: str, error: Exception | None) -> None:
+    def _write_down(
+        self, claims: "Collection[AnyClaim]", reason: str, error: Exception | None, *, is_skipped: bool = False
+    ) -> None:
         now = self._clock.now()
         for claim in claims:
             self._journal.settled(claim.message, claim.attempt, reason, claim.entry.fate, now, error)
+        if (telling := self._desk.telling) is None:
+            return
+        for claim in claims:
+            if is_skipped:
+                telling.skipped(claim, reason)
+                continue
+            if error is not None:
+                telling.failed(claim, error, monotonic() - claim.begun if claim.begun is not None else 0.0)
+            telling.put_aside(claim)
 
     def failed(self, claims: "Collection[AnyClaim]", reason: str) -> None:
         """Attempts failed."""
-        now = self._clock.now()
+        now, reason = self._clock.now(), storable_text(reason)[:TOLD]
         self.last_error = (reason, now)
         of_consumers = [self._desk.consumers.get(claim.consumer or "") for claim in claims]
         for numbers in (self.numbers, *(consumer.numbers for consumer in of_consumers if consumer is not None)):

@@ -36,7 +36,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     rate_minute: float
     """Settled, a second, over the last 60 whole seconds."""
     latency_50: float | None
-    """Seconds that a consumer had a message: for half of the last thousand not more. None: none was settled."""
+    """Seconds that a consumer, or who pulled it, had a message: for half of the last thousand not more. None: none
+    was settled. Of a subscription for pulling beside these only rate, in flight and errors are told."""
     latency_90: float | None
     latency_99: float | None
     last_error: str | None
@@ -44,11 +45,24 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     last_error_at: datetime | None
 
 
+class RouteInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A route of a consumer, as it is now."""
+
+    name: str
+    where: str | None
+    """Its filter; None: everything."""
+    priority: int
+    capacity: int
+    capacity_bytes: int
+
+
 class ConsumerStatistics(Figures, frozen=True, kw_only=True):
     """How a consumer stands."""
 
     consumer: str
     """Its name: the machine, the process and a name of its own."""
+    routes: tuple[RouteInfo, ...] = ()
+    """What it takes; nothing is told by a process of an older version."""
 
 
 class Unrouted(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +97,11 @@ class Numbers:
         self.delivered = 0
         self.redelivered = 0
         self._counts: dict[How, int] = {"ack": 0, "retry": 0, "park": 0, "skip": 0, "timeout": 0}
+        self.seconds = 0.0
+        """How long consumers had what is settled, together."""
         self._latencies: deque[float] = deque(maxlen=LATENCIES)
+        self._percentiles: tuple[float | None, float | None, float | None] | None = None
+        """Of the latencies, until there are others: a server tells of a thousand consumers every two seconds."""
         self._seconds: deque[tuple[int, int]] = deque(maxlen=MINUTE + 1)
         """Whole seconds, and how many were settled in each."""
 
@@ -92,11 +110,18 @@ class Numbers:
         count = len(latencies)
         self._counts[how] += count
         self._latencies.extend(latencies)
+        self.seconds += sum(latencies)
+        self._percentiles = None
         second = int(monotonic())
         if self._seconds and self._seconds[-1][0] == second:
             self._seconds[-1] = (second, self._seconds[-1][1] + count)
         else:
             self._seconds.append((second, count))
+
+    @property
+    def settled_count(self) -> int:
+        """How many deliveries have ended, however."""
+        return sum(self._counts.values())
 
     @property
     def done(self) -> int:
@@ -105,7 +130,7 @@ class Numbers:
 
     def figures(self, in_flight: int) -> Figures:
         """As it stands."""
-        latencies = sorted(self._latencies)
+        latency_50, latency_90, latency_99 = self._told_percentiles()
         return Figures(
             in_flight=in_flight,
             delivered=self.delivered,
@@ -117,12 +142,22 @@ class Numbers:
             timed_out=self._counts["timeout"],
             rate=self._rate(1),
             rate_minute=round(self._rate(MINUTE), 3),
-            latency_50=_percentile(latencies, 50),
-            latency_90=_percentile(latencies, 90),
-            latency_99=_percentile(latencies, 99),
+            latency_50=latency_50,
+            latency_90=latency_90,
+            latency_99=latency_99,
             last_error=self.error,
             last_error_at=self.error_at,
         )
+
+    def _told_percentiles(self) -> tuple[float | None, float | None, float | None]:
+        if self._percentiles is None:
+            latencies = sorted(self._latencies)
+            self._percentiles = (
+                percentile(latencies, 50),
+                percentile(latencies, 90),
+                percentile(latencies, 99),
+            )
+        return self._percentiles
 
     def _rate(self, seconds: int) -> float:
         """Over so many whole seconds before this one."""
@@ -132,7 +167,8 @@ class Numbers:
         return sum(count for _, count in list(self._seconds)[low:high]) / seconds
 
 
-def _percentile(values: list[float], percent: int) -> float | None:
+def percentile(values: list[float], percent: int) -> float | None:
+    """Of ordered values, the one that so many percent do not exceed."""
     if not values:
         return None
     return round(values[min(len(values) - 1, len(values) * percent // 100)], 6)

@@ -56,8 +56,7 @@ class Claims:
         if found is not None and reply.converted:
             replayed = frozenset(reply.replayed or ())
             self._deliveries += [
-                _delivery(Taken(position, 1, position in replayed), reply, found.messages[position])
-                for position in reply.converted
+                _delivery(found.messages[position], reply, 1, position in replayed) for position in reply.converted
             ]
         return reply
 
@@ -71,7 +70,7 @@ class Claims:
             messages = {message.position: message for message in await reader.messages_at(executor, positions)}
             await self._park_lost(messages)
             self._deliveries += [
-                _delivery(taken, reply, messages[taken.position])
+                _delivery(messages[taken.position], reply, taken.attempt, taken.replay)
                 for taken, reply in self._without_message
                 if taken.position in messages
             ]
@@ -80,7 +79,7 @@ class Claims:
 
     async def _park_lost(self, messages: Mapping[int, Message[Any]]) -> None:
         lost = [
-            Settlement(_claim(taken, reply), "park", GONE)
+            Settlement(Claim(reply.id, taken.position, reply.claim), "park", GONE)
             for taken, reply in self._without_message
             if taken.position not in messages
         ]
@@ -106,18 +105,9 @@ def _accepted(told: Reply | NotPulled | None, request: Request) -> Reply:
     return told
 
 
-def _delivery(taken: Taken, reply: Reply, message: Message[Any]) -> PulledDelivery:
-    return PulledDelivery(
-        message=message,
-        attempt=taken.attempt,
-        replay=taken.replay,
-        expires=reply.expires,
-        claim=_claim(taken, reply),
-    )
-
-
-def _claim(taken: Taken, reply: Reply) -> Claim:
-    return Claim(reply.id, taken.position, reply.claim)
+def _delivery(message: Message[Any], reply: Reply, attempt: int, replay: bool) -> PulledDelivery:
+    claim = Claim(reply.id, message.position, reply.claim)
+    return PulledDelivery(message=message, attempt=attempt, replay=replay, expires=reply.expires, claim=claim)
 
 
 def _position(delivery: PulledDelivery) -> int:

@@ -1,5 +1,7 @@
 """Reads the log where the cursor of a pulled subscription is: what is to become rows."""
 
+import asyncio
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from uuid import UUID
 
@@ -7,12 +9,16 @@ import msgspec
 
 from milepost.engine.consuming.options import Created
 from milepost.engine.kept import Kept
+from milepost.engine.order import Order
 from milepost.engine.place import Place
 from milepost.engine.pulling.stock import Found, Stock
+from milepost.engine.repeats import Repeats
 from milepost.errors import Unavailable
+from milepost.log.database import end
 from milepost.log.reader import PAGE_MESSAGES, Page, Query, is_cut
+from milepost.progress.memories import Memory
 from milepost.progress.pulling import Reply
-from milepost.ranges import Ranges
+from milepost.ranges import EVERYTHING, Ranges
 
 KEPT = 2**20
 """Bytes of messages that are kept for the next pull; of more, only what is wanted now is read."""
@@ -29,7 +35,8 @@ def created_of(name: str, settings: bytes) -> Created:
 class Scanning:
     """Reads on from wherever the cursor is, a bounded part at a time and up to the horizon.
 
-    It remembers how the subscription stood, and what it has read ahead: more each time, as long as that is of use.
+    It remembers how the subscription stood, and what it has read: more each time, as long as that is of use. When
+    half of it is handed out, the next part is read.
     """
 
     def __init__(self, place: Place, name: str) -> None:
@@ -40,6 +47,12 @@ class Scanning:
         self._size = 0
         self._span: int | None = None
         self._crowd = 1
+        self._ahead: asyncio.Task[Stock | None] | None = None
+        self._closed = False
+        self._is_outdated = False
+        """Whether what is known of the horizon may be of an earlier life of the server."""
+        self.offering = asyncio.Lock()
+        """Whoever has it offers a part of the log."""
 
     def learn(self, reply: Reply) -> None:
         """The subscription stands like this."""
@@ -48,8 +61,13 @@ class Scanning:
             self._crowd = min(self._crowd * 2, CROWD)
         elif reply.outcome == "stale":
             self._stock = None
+            self._is_outdated = True
         elif reply.outcome == "converted":
             self._crowd = max(self._crowd // 2, 1)
+
+    def forget(self) -> None:
+        """How the subscription stands is not known any more."""
+        self._known = None
 
     async def likely(self, want: int) -> Found | None:
         """What can be offered without asking first how the subscription stands, if that is known well enough."""
@@ -61,13 +79,39 @@ class Scanning:
     async def next(self, reply: Reply, want: int) -> Found | None:
         """A part of the log after the cursor, with about so many messages that are wanted; None: there is none."""
         if not self._has(reply):
-            self._stock = await self._read(reply, want)
+            self._stock = await self._read_ahead(reply) or await self._read(reply, want)
         stock = self._stock
         if stock is None:
             return None
+        part = stock.part(reply.position, want * self._crowd)
         if stock.size > KEPT:
             self._stock, self._size = None, 0
-        return stock.part(reply.position, want * self._crowd)
+        elif part.scanned.position >= stock.middle:
+            self._begin_ahead(msgspec.structs.replace(reply, position=stock.high), want)
+        return part
+
+    def _begin_ahead(self, reply: Reply, want: int) -> None:
+        """Begins to read what comes next: it is there when whoever pulls has settled."""
+        if self._ahead is None and not self._closed and reply.position < self._place.log.horizon.position:
+            self._ahead = asyncio.create_task(self._read(reply, want), name="milepost-scanning")
+
+    async def _read_ahead(self, reply: Reply) -> Stock | None:
+        """What was read ahead, if that is what is wanted."""
+        ahead = self._ahead
+        if ahead is None:
+            return None
+        await asyncio.wait([ahead])
+        if self._ahead is ahead:
+            self._ahead = None
+        stock = None if ahead.cancelled() or ahead.exception() else ahead.result()
+        return stock if stock is not None and stock.is_for(reply) else None
+
+    async def close(self) -> None:
+        """Reads nothing ahead any more."""
+        self._closed = True
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            await end(ahead)
 
     def _has(self, reply: Reply) -> bool:
         return self._stock is not None and self._stock.is_for(reply)
@@ -80,8 +124,9 @@ class Scanning:
         query = created.query(reply.since)
         size = self._next_size(query, want)
         high = min(horizon, reply.position + self._next_span(query))
-        page = await self._place.reader.log_page(
-            self._place.log.database, query, low=reply.position, high=high, limit=size, life=life
+        log = self._place.log
+        page = await log.feed.history.reader.log_page(
+            log.database, query, low=reply.position, high=high, limit=size, life=life
         )
         cut = is_cut(page, size)
         reached = page[-1].position if cut else high
@@ -89,6 +134,7 @@ class Scanning:
         if self._is_elsewhere:
             await self._check(reached, life)
         wanted = _wanted(query, page, Ranges(zip(reply.ahead[::2], reply.ahead[1::2], strict=True)))
+        order = created.declaration.ordered_by
         return Stock(
             number=reply.number,
             epoch=reply.epoch,
@@ -96,13 +142,15 @@ class Scanning:
             low=reply.position,
             high=reached,
             messages=wanted,
-            keys=created.declaration.ordered_by.keys(wanted),
+            keys=order.keys(wanted),
+            fresh=_fresh(wanted, reply.memories, order),
         )
 
     async def _horizon(self, position: int) -> tuple[int, UUID | None]:
         horizon = self._place.log.horizon
-        if horizon.life is None or position >= horizon.position:
+        if self._is_outdated or horizon.life is None or position >= horizon.position:
             await horizon.look()
+            self._is_outdated = False
         return horizon.position, horizon.life
 
     # Where the log is in another database than the rows
@@ -142,3 +190,11 @@ class Scanning:
 def _wanted(query: Query, page: Page, ahead: Ranges) -> Page:
     found = query.filtered(page, None)
     return [message for message in found if message.position not in ahead] if len(ahead) else found
+
+
+def _fresh(page: Page, memories: Sequence[Memory] | None, order: Order) -> Set[int]:
+    """The positions of those that had not been handled before, while a replay is under way."""
+    if memories is None:
+        return frozenset()
+    handled = Repeats(EVERYTHING, memories, order)
+    return {message.position for message in page if message not in handled}

@@ -1,26 +1,42 @@
 """How what was pulled ends: many deliveries at once, each if its claim still holds."""
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import msgspec
-import psycopg
 
 from milepost.engine.prospect import reason_of
 from milepost.engine.pulling.pulled import PulledDelivery
-from milepost.errors import TooLarge, Unavailable
+from milepost.engine.pulling.telling import Ended
+from milepost.errors import InvalidMessage, TooLarge
 from milepost.log.connections import Executor
+from milepost.progress.deadlocks import despite_deadlocks
 from milepost.progress.pulling import Claim, Outcome, PostgresPulling, Settlement
 
 MOST = 10_000
 """How many deliveries one call settles at most."""
-ATTEMPTS = 5
-"""How often it is tried when somebody who moves the subscription and this wait for each other's rows."""
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exception that was raised elsewhere."""
+
+    reason: str
+    """In one line."""
+    error: str = ""
+    """With its traceback."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """One that was raised here."""
+        return cls(reason_of(error), "".join(traceback.format_exception(error)))
+
 
 Given: TypeAlias = PulledDelivery | str
 """A delivery, or its token."""
-Reason: TypeAlias = str | BaseException
+Reason: TypeAlias = str | BaseException | Failure
 Several: TypeAlias = Given | Iterable[Given] | Mapping[Given, Reason]
 """One or several, or each with its reason."""
 
@@ -41,48 +57,62 @@ class Settling:
         self._pulling = pulling
         self._given: list[tuple[Given, Claim | None]] = []
         self._wanted: dict[Claim, Settlement] = {}
+        self._raised: dict[Claim, BaseException] = {}
+        self.news: list[Settlement] = []
+        """Those that were settled by this, and not before."""
 
     def add(self, outcome: Outcome, several: Several, reason: Reason) -> None:
         """These are to end like this. A text that is no token will be refused."""
-        for given, why in _each(several, reason):
+        wanted = self._wanted
+        for given, why in each(several, reason):
             claim = given.claim if isinstance(given, PulledDelivery) else _claim(outcome, given)
             self._given.append((given, claim))
-            if claim is not None:
-                self._want(_settlement(claim, outcome, why))
+            if claim is None:
+                continue
+            before = wanted.setdefault(claim, _settlement(claim, outcome, why))
+            if before.outcome != outcome:
+                raise ValueError(f"the delivery of position {claim.position} is in {before.outcome} and {outcome}")
+            if len(wanted) > MOST:
+                raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
+            if isinstance(why, BaseException):
+                self._raised[claim] = why
 
-    def _want(self, settlement: Settlement) -> None:
-        before = self._wanted.setdefault(settlement.claim, settlement)
-        if before.outcome != settlement.outcome:
-            position = settlement.claim.position
-            raise ValueError(
-                f"the delivery of position {position} is in {before.outcome} and {settlement.outcome}"
-            )
-        if len(self._wanted) > MOST:
-            raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
-
-    async def run(self, executor: Executor, *, own: bool, after: float | None, seconds: float | None) -> Settled:
+    async def run(
+        self, executor: Executor, *, own: bool, after: float | None, seconds: float | None, id: UUID | None
+    ) -> Settled:
         """Settles them in one transaction: our own, or the caller's."""
         settlements = list(self._wanted.values())
-        held: set[int] = set()
-        for attempt in range(1, ATTEMPTS + 1):
-            if not settlements:
-                break
-            try:
-                held = await self._pulling.settle(executor, settlements, after=after, seconds=seconds)
-                break
-            except Unavailable as error:
-                if not own or attempt == ATTEMPTS or not _is_deadlock(error):
-                    raise
-        return self._settled({settlements[place].claim for place in held})
+        if not settlements:
+            return self._settled(set())
+        settle = partial(self._pulling.settle, executor, settlements, after=after, seconds=seconds, id=id)
+        outcomes = await (despite_deadlocks(settle) if own else settle())
+        if outcomes is None:
+            raise InvalidMessage(
+                "id", f"{id} was given for other deliveries before: a new request needs a new one"
+            )
+        if len(outcomes.held) < len(settlements):
+            settlements = [settlements[place] for place in sorted(outcomes.held)]
+        self.news = [] if outcomes.again else settlements
+        return self._settled({settlement.claim for settlement in settlements})
+
+    def ended(self, seconds: Callable[[Claim], float]) -> list[Ended]:
+        """What of the news was given as deliveries, with their messages: each with how long it was here."""
+        given = {claim: given for given, claim in self._given if isinstance(given, PulledDelivery)}
+        return [
+            Ended(given[claim], news.outcome, news.reason, self._raised.get(claim), seconds(claim))
+            for news in self.news
+            if (claim := news.claim) in given
+        ]
 
     def _settled(self, held: set[Claim]) -> Settled:
-        return Settled(
-            tuple(given for given, claim in self._given if claim in held),
-            tuple(given for given, claim in self._given if claim not in held),
-        )
+        moved, refused = list[Given](), list[Given]()
+        for given, claim in self._given:
+            (moved if claim in held else refused).append(given)
+        return Settled(tuple(moved), tuple(refused))
 
 
-def _each(several: Several, reason: Reason) -> Iterator[tuple[Any, Reason]]:
+def each(several: Several, reason: Reason) -> Iterator[tuple[Any, Reason]]:
+    """What a caller gave, one by one, with the reason of each."""
     if isinstance(several, str | PulledDelivery):
         yield several, reason
     elif isinstance(several, Mapping):
@@ -92,6 +122,13 @@ def _each(several: Several, reason: Reason) -> Iterator[tuple[Any, Reason]]:
             yield given, reason
 
 
+def a_uuid(value: Any) -> UUID:
+    """The id of a request; a `ValueError` says what is wanted."""
+    if not isinstance(value, UUID):
+        raise ValueError("a UUID is wanted")  # noqa: TRY004 - as with every option
+    return value
+
+
 def _claim(outcome: Outcome, given: object) -> Claim | None:
     if not isinstance(given, str):
         raise TypeError(f"{outcome}: a delivery or its token is wanted, not {given!r}")
@@ -99,10 +136,7 @@ def _claim(outcome: Outcome, given: object) -> Claim | None:
 
 
 def _settlement(claim: Claim, outcome: Outcome, reason: Reason) -> Settlement:
-    if isinstance(reason, BaseException):
-        return Settlement(claim, outcome, reason_of(reason), "".join(traceback.format_exception(reason)))
-    return Settlement(claim, outcome, reason)
-
-
-def _is_deadlock(error: Unavailable) -> bool:
-    return isinstance(error.__cause__, psycopg.errors.DeadlockDetected)
+    if isinstance(reason, str):
+        return Settlement(claim, outcome, reason)
+    failure = Failure.of(reason) if isinstance(reason, BaseException) else reason
+    return Settlement(claim, outcome, failure.reason, failure.error)

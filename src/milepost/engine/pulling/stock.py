@@ -1,7 +1,7 @@
 """A part of the log that was read ahead, for whoever pulls next in this process."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,11 +32,18 @@ class Stock:
     high: int
     messages: Page
     keys: Sequence[str] | None
+    fresh: Set[int] = frozenset()
+    """The positions that had not been handled before, where a replay is under way."""
 
     @cached_property
     def size(self) -> int:
         """Bytes of its messages."""
         return sum(message.size for message in self.messages)
+
+    @cached_property
+    def middle(self) -> int:
+        """The position of the message in its middle."""
+        return self.messages[len(self.messages) // 2].position if self.messages else self.high
 
     def is_for(self, reply: Reply) -> bool:
         """Whether the cursor is within, and nothing has changed."""
@@ -57,6 +64,7 @@ class Stock:
             positions=[message.position for message in messages],
             sizes=[message.size for message in messages],
             keys=None if self.keys is None else self.keys[begin : begin + most],
+            fresh=[message.position for message in messages if message.position in self.fresh],
         )
         return Found(scanned, {message.position: message for message in messages})
 

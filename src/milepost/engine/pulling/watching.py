@@ -2,11 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 
 from milepost.engine.kept import Kept
 from milepost.engine.place import Place
-from milepost.log.database import end
 from milepost.log.feed import Followed
 from milepost.log.wakeups import ACT
 from milepost.progress.pulling import PostgresPulling
@@ -35,8 +34,9 @@ class Watch:
         try:
             with ExitStack() as stack:
                 wait = Wait(self._place, self._pulling)
+                stack.enter_context(self._place.log.feed.waking(wait.woken))
                 for word in (ACT, f"pull {subscription}"):
-                    stack.enter_context(self._place.services.wakeups.on(word, wait.wake))
+                    stack.enter_context(self._place.services.wakeups.on(word, wait.woken.set))
                 yield wait
         finally:
             self._leave()
@@ -82,30 +82,21 @@ class Wait:
     """One who waits."""
 
     def __init__(self, place: Place, pulling: PostgresPulling) -> None:
-        self._feed = place.log.feed
         self._wakeups = place.services.wakeups
         self._database = place.services.transactions
         self._pulling = pulling
-        self._woken = asyncio.Event()
-        self._news = self._feed.news
-
-    def wake(self) -> None:
-        """Something happened."""
-        self._woken.set()
+        self.woken = asyncio.Event()
+        """Set when something happened."""
 
     async def prepare(self) -> None:
         """What happens from now on ends the next sleep: call it before the look that decides on sleeping."""
-        self._woken.clear()
-        self._news = self._feed.news
+        self.woken.clear()
         await self._pulling.mark(self._database)
 
     async def sleep(self, seconds: float) -> None:
         """Until something happens, or for so long."""
         if not self._wakeups.listening:
             seconds = min(seconds, POLL_WITHOUT_LISTENING)
-        events = [asyncio.create_task(event.wait()) for event in (self._news, self._woken)]
-        try:
-            await asyncio.wait(events, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in events:
-                await end(task)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.woken.wait()

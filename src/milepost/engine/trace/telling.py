@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from milepost.engine.trace.traced import Fate, MessageAt, Neighbour, Traced
+from milepost.engine.trace.way import Key
 from milepost.engine.trace.whereabouts import BY_ROW, Whereabouts
 from milepost.log.message import Message
 from milepost.progress.tracing import Around, StoredLane
@@ -25,8 +26,10 @@ class Surroundings:
     """Stream and version of neighbours, by position."""
     horizon: int
     """Everything up to here is final; only known if something was not reached."""
+    in_hand: Mapping[Key, int]
+    """The lowest position of a key that a worker has in hand."""
     holders: tuple[str, ...]
-    """Who keeps it from going on."""
+    """Who keeps the log from going on."""
 
 
 def message_at(message: Message[Any]) -> MessageAt:
@@ -64,23 +67,37 @@ def told(found: Whereabouts, around: Around | None, surroundings: Surroundings) 
         )
     if traced.state == "not reached" and lane is not None:
         traced = msgspec.structs.replace(traced, behind=traced.message.position - lane.position)
-    return traced if around is None else _with_neighbours(traced, around, surroundings)
+    if around is None:
+        return traced
+    traced = _with_neighbours(traced, around, surroundings)
+    return traced if traced.waiting_behind else _behind_flight(traced, found, surroundings)
+
+
+def _neighbour(position: int, state: Fate, surroundings: Surroundings) -> Neighbour:
+    stream, version = surroundings.streams.get(position, (None, None))
+    return Neighbour(position, state, stream, version)
+
+
+def _behind_flight(traced: Traced, found: Whereabouts, surroundings: Surroundings) -> Traced:
+    """What is not reached waits for an earlier one of its key that a worker has in hand."""
+    if traced.state != "not reached" or found.lane is None or found.key is None:
+        return traced
+    holder = surroundings.in_hand.get((found.subscription.id, found.lane, found.key))
+    if holder is None or holder >= traced.message.position:
+        return traced
+    return msgspec.structs.replace(traced, waiting_behind=_neighbour(holder, "in flight", surroundings))
 
 
 def _with_neighbours(traced: Traced, around: Around, surroundings: Surroundings) -> Traced:
-    def neighbour(position: int, state: Fate) -> Neighbour:
-        stream, version = surroundings.streams.get(position, (None, None))
-        return Neighbour(position, state, stream, version)
-
     # Whether a parked one lets those go on that have no row yet is for the program to say.
     is_held = traced.state == "waiting" or (traced.state == "not reached" and around.holder_state != "parked")
     if is_held and around.holder is not None and around.holder_state is not None:
         return msgspec.structs.replace(
-            traced, waiting_behind=neighbour(around.holder, BY_ROW[around.holder_state])
+            traced, waiting_behind=_neighbour(around.holder, BY_ROW[around.holder_state], surroundings)
         )
     if traced.state not in _HOLDING:
         return traced
-    first = tuple(neighbour(position, "waiting") for position in around.first)
+    first = tuple(_neighbour(position, "waiting", surroundings) for position in around.first)
     return msgspec.structs.replace(traced, holds=around.waiting, holds_first=first)
 
 

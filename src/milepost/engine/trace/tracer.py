@@ -5,10 +5,11 @@ from typing import Any
 from uuid import UUID
 
 from milepost.engine.place import Place
+from milepost.engine.trace.asking import Asking, without_answer
 from milepost.engine.trace.orders import Orders
 from milepost.engine.trace.telling import Surroundings, message_at, told
 from milepost.engine.trace.traced import Trace, Traced
-from milepost.engine.trace.way import Way
+from milepost.engine.trace.way import Key, Way
 from milepost.engine.trace.whereabouts import Whereabouts
 from milepost.errors import InvalidMessage, MilepostError, UnknownSubscription
 from milepost.log.codec import check_stream
@@ -47,11 +48,15 @@ class Tracer:
         before_version: int | None,
     ) -> Trace:
         """The newest messages of a stream, or those with an id, and what became of them."""
-        _check("limit", limit, 1, MOST)
-        _check("before_version", before_version, 1, END)
+        check_page(limit, before_version)
         messages = await self._messages(target, limit, before_version)
         stored = await self._subscriptions(group, subscription)
-        traced = await self.told(await self.whereabouts(messages, stored))
+        found = await self.whereabouts(messages, stored)
+        if (silent := await Asking(self.tracing).ask(found)) is not None:
+            # What was in hand when they were asked is known now, or has been passed since.
+            stored = await self._subscriptions(group, subscription)
+            found = [without_answer(each, silent) for each in await self.whereabouts(messages, stored)]
+        traced = await self.told(found)
         first = messages[0].version if messages and messages[0].stream == target else 1
         return Trace(
             messages=tuple(map(message_at, messages)),
@@ -67,23 +72,13 @@ class Tracer:
         """The way of a subscription through the log."""
         return Way(subscription, self._orders)
 
-    async def glance(self, messages: Sequence[AnyMessage], subscription: StoredSubscription) -> list[Whereabouts]:
-        """Where messages are; of those that were passed not which definition decided, which takes more to know."""
-        return await self._find(messages, [self.way(subscription)])
-
     async def whereabouts(
         self, messages: Sequence[AnyMessage], subscriptions: Sequence[StoredSubscription]
     ) -> list[Whereabouts]:
         """Where messages are, by subscription."""
-        ways = {subscription.id: self.way(subscription) for subscription in subscriptions}
-        lanes = [(way.subscription, lane) for way in ways.values() for lane in way.unclear(messages)]
-        for (subscription, lane), takes in (await self.tracing.takes(lanes)).items():
-            ways[subscription].takes[lane] = takes
-        return await self._find(messages, list(ways.values()))
-
-    async def _find(self, messages: Sequence[AnyMessage], ways: Sequence[Way]) -> list[Whereabouts]:
-        """Rows are read after the cursors, which pass nothing without one."""
+        ways = [self.way(subscription) for subscription in subscriptions]
         ids, positions = [way.subscription.id for way in ways], [message.position for message in messages]
+        # Rows are read after the cursors, which pass nothing without one.
         rows = await self.tracing.rows(ids, positions) if ids and positions else {}
         return [
             way.find(message, rows.get((way.subscription.id, message.position)))
@@ -94,13 +89,16 @@ class Tracer:
     async def told(self, found: Sequence[Whereabouts]) -> list[Traced]:
         """The same with all that there is to say of each."""
         around = await self._around(found)
+        in_hand = await self._in_hand(found)
         positions = {at for each in around.values() for at in (each.holder, *each.first) if at is not None}
+        positions |= set(in_hand.values())
         waits_for_log = any(each.state == "not reached" for each in found)
         horizon = await self._log.horizon.look() if waits_for_log else END
         is_held = any(each.message.position > horizon for each in found)
         surroundings = Surroundings(
             streams=await self._streams_at(positions),
             horizon=horizon,
+            in_hand=in_hand,
             holders=tuple(map(str, await self._log.horizon.holders())) if is_held else (),
         )
         return [told(each, around.get(number), surroundings) for number, each in enumerate(found)]
@@ -147,6 +145,25 @@ class Tracer:
         }
         return dict(zip(asked, await self.tracing.around(list(asked.values())), strict=True))
 
+    async def _in_hand(self, found: Sequence[Whereabouts]) -> dict[Key, int]:
+        """By subscription, lane and key, the lowest position that workers have in hand, where others may wait."""
+        ways = {
+            each.subscription.id: self.way(each.subscription)
+            for each in found
+            if each.state == "not reached" and each.key is not None and each.subscription.flights
+        }
+        positions = {flight.position for way in ways.values() for flight in way.subscription.flights}
+        if not positions:
+            return {}
+        messages = await self._reader.messages_at(self._log.database, sorted(positions))
+        lowest: dict[Key, int] = {}
+        for way in ways.values():
+            flights = {flight.position for flight in way.subscription.flights}
+            for message in messages:
+                if message.position in flights and (key := way.key(message)) is not None:
+                    lowest.setdefault(key, message.position)
+        return lowest
+
     async def _streams_at(self, positions: Collection[int]) -> dict[int, tuple[str, int]]:
         """Stream and version of the messages at positions, as far as they are there."""
         if not positions:
@@ -163,6 +180,12 @@ def _as_id(target: str | UUID) -> UUID | None:
         return UUID(target)
     except ValueError:
         return None
+
+
+def check_page(limit: int, before_version: int | None) -> None:
+    """Refuses what no page of a trace can be."""
+    _check("limit", limit, 1, MOST)
+    _check("before_version", before_version, 1, END)
 
 
 def _check(name: str, value: int | None, least: int, most: int) -> None:

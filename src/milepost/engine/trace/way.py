@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Any
 
 from milepost.dispatch import State
 from milepost.engine.order import Order
+from milepost.engine.repeats import Repeats
+from milepost.engine.trace.eras import eras
 from milepost.engine.trace.orders import Orders, key_of, lane_of
 from milepost.engine.trace.selecting import selecting
-from milepost.engine.trace.stretches import NEW, Era, Stretch, eras
 from milepost.engine.trace.traced import Fate
 from milepost.engine.trace.whereabouts import BY_ROW, Whereabouts
 from milepost.log.message import Message
@@ -18,10 +18,12 @@ from milepost.progress.tracing import (
     StoredDefinition,
     StoredRow,
     StoredSubscription,
-    Take,
     has_passed,
-    is_within,
+    ranges_of,
 )
+
+Key = tuple[int, int, str]
+"""What is kept in order: a subscription, a lane and a key."""
 
 _UNREADABLE = "its definition has words that only another version of Milepost knows"
 
@@ -38,14 +40,6 @@ class Way:
             each.number: orders.of(subscription.group, subscription.name, each.orders)
             for each in subscription.definitions
         }
-        self.takes: dict[int, list[Take]] = {}
-        """For each lane of `unclear`, where it was when it was taken."""
-
-    def unclear(self, messages: Sequence[Message[Any]]) -> set[int]:
-        """The lanes of which more has to be known, unless all began with a time and went by one definition."""
-        if len(self.subscription.definitions) == 1 and self.subscription.since is not None:
-            return set()
-        return {lane for message in messages for era in self._eras for lane in self._lanes(era.oldest, message)}
 
     def find(self, message: Message[Any], row: StoredRow | None) -> Whereabouts:
         """Where a message is; `row` is its delivery, if it has one, read after the subscription was."""
@@ -64,6 +58,13 @@ class Way:
         lanes = self._lanes(self._newest, message)
         return [has_passed(self._cursors[lane], message.position) for lane in lanes]
 
+    def key(self, message: Message[Any]) -> Key | None:
+        """What a message is kept in order by now; None: by nothing, or only a function knows."""
+        order = self._orders[self._newest.number]
+        if order is None or (key := key_of(order, message)) is None:
+            return None
+        return self.subscription.id, lane_of(order, message, self._newest.lanes), key
+
     def _stored(self, message: Message[Any], row: StoredRow) -> Whereabouts:
         """What a row says, unless a worker has begun with it since."""
         flight = self._flights.get(message.position)
@@ -77,7 +78,7 @@ class Way:
         """What may have become of a message that its lane has passed, or may have: one, if its lane is known."""
         for leap in self.subscription.leaps:
             if leap.low <= message.position <= leap.high:
-                definition = self._definition_at(leap.at)
+                definition = self.subscription.definitions[leap.number - 1]
                 lanes = self._lanes(definition, message)
                 if leap.lane in lanes:
                     leapt = self._leapt(message, definition, leap)
@@ -92,46 +93,24 @@ class Way:
         return replace(found, state="skipped", why="the subscription was moved past it", since=leap.at)
 
     def _passed_somewhere(self, message: Message[Any]) -> list[Whereabouts]:
-        return [self._passed(message, stretch) for stretch in self._candidates(message)]
+        return [self._passed(message, definition) for definition in self._candidates(message)]
 
-    def _candidates(self, message: Message[Any]) -> list[Stretch | None]:
-        """The parts of the way in which it may have been passed, the newest first: one, if its lane is known.
+    def _candidates(self, message: Message[Any]) -> list[StoredDefinition | None]:
+        """The definitions by which it may have been passed, the newest first: one, if its lane is known.
         None: before all of them."""
-        candidates: list[Stretch | None] = []
+        candidates: list[StoredDefinition | None] = []
         for era in self._eras:
-            passing = [self._passing(era, lane, message.position) for lane in self._lanes(era.oldest, message)]
-            candidates += {each.definition.number: each for each in passing if each is not None}.values()
+            passing = [era.passing(lane, message.position) for lane in self._lanes(era.oldest, message)]
+            candidates += {each.number: each for each in passing if each is not None}.values()
             if None not in passing:
                 return candidates
         return [*candidates, None]
 
-    def _passing(self, era: Era, lane: int, position: int) -> Stretch | None:
-        if self.subscription.revision_of(lane) == NEW:
-            # Nobody has had it: what it has passed was passed when it was made.
-            return None
-        return era.passing(lane, self.takes.get(lane, ()), position, self.subscription.now)
-
-    def _passed(self, message: Message[Any], stretch: Stretch | None) -> Whereabouts:
-        """What became of a message that was passed there and left nothing behind."""
-        if stretch is None or self._is_too_old(message):
+    def _passed(self, message: Message[Any], definition: StoredDefinition | None) -> Whereabouts:
+        """What became of a message that was passed by a definition and left nothing behind."""
+        if definition is None or self._is_too_old(message):
             return self._before(message)
-        definition = stretch.definition
-        found = self._judged(message, definition, reached=True)
-        if stretch.certain or message.time >= definition.since:
-            return found
-        earlier = self._earlier(message, definition)
-        if earlier is None or earlier.state == found.state:
-            return found
-        declared = f"before definition {definition.number} was declared"
-        return replace(found, note=f"if it was settled out of turn {declared}, it is {earlier.state}")
-
-    def _earlier(self, message: Message[Any], definition: StoredDefinition) -> Whereabouts | None:
-        """What would have become of a message if it had been passed before this definition began."""
-        if definition.number > 1:
-            return self._judged(message, self.subscription.definitions[definition.number - 2], reached=True)
-        # What begins with the first message, or with a time, has nothing ahead.
-        begins_between = self.subscription.since is None and min(definition.positions) > 0
-        return self._before(message) if begins_between else None
+        return self._judged(message, definition, reached=True)
 
     def _ahead(self, message: Message[Any]) -> Whereabouts:
         """What becomes of a message that its lane has not passed."""
@@ -168,25 +147,25 @@ class Way:
         position = min(first.positions)
         why = f"it began after position {position:,}"
         if since is not None:
-            why = f"it began with messages of {since}"
+            why = f"it began with messages of {since.time}"
         elif message.position > position:
             why = "it was there when the subscription began with what was new"
         return self._found(message, "before its start", why=why, definition=first.number)
 
     def _is_too_old(self, message: Message[Any]) -> bool:
         since = self.subscription.since
-        return since is not None and message.time < since
+        return since is not None and not since.wants(message)
 
     @property
     def _newest(self) -> StoredDefinition:
         return self.subscription.definitions[-1]
 
-    def _definition_at(self, time: datetime) -> StoredDefinition:
-        known = self.subscription.definitions
-        return next((each for each in reversed(known) if each.since <= time), known[0])
-
     def _comes_again(self, message: Message[Any], lane: int | None) -> str | None:
-        if lane is None or not is_within(self.subscription.lanes[lane].replay, message.position):
+        if lane is None:
+            return None
+        replay = ranges_of(self.subscription.lanes[lane].replay)
+        order = self._orders[self._newest.number]
+        if order is None or message not in Repeats(replay, self.subscription.memories or (), order):
             return None
         return "it was handled before, and a replay brings it again"
 

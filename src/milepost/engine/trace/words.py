@@ -28,7 +28,7 @@ def _of_state(traced: "Traced") -> str:
         case "parked":
             return _listed(f"parked{_since(traced)}{_after(traced)}", _holds(traced))
         case "waiting":
-            return f"waiting{_behind(traced.waiting_behind)}"
+            return f"waiting{_behind(traced.waiting_behind) or ', the next of its key'}"
         case "unrouted":
             return _listed(f"unrouted{_since(traced)}, no consumer takes it", _holds(traced))
         case "skipped":

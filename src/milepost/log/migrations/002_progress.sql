@@ -31,7 +31,8 @@ create table :"schema".subscriptions (
     definition integer not null default 1,
     in_code boolean not null default true,  -- declared there; else by whoever created it
     settings jsonb not null default '{}',  -- then: all its options, by their names
-    since timestamptz,  -- older messages are passed over, if it began at a time
+    since timestamptz,  -- older messages are passed over, if it began at a time,
+    since_above bigint not null default 0,  -- above this position, where that was
     limits jsonb not null default '{}',  -- what operators set beside what the code says
     acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
     -- While somebody brings its lanes to where they can be changed: nothing runs, or nothing beyond a position. It
@@ -54,8 +55,12 @@ create table :"schema".definitions (
     lanes integer not null,
     program text not null,
     since timestamptz not null default :"schema".clock(),
-    positions bigint[] not null,  -- where each lane was when it was declared: there it left the one before
-    aheads jsonb not null default '[]',  -- and what each had settled ahead of that
+    -- Where each lane was when it was declared, and what it had settled ahead of that: all that was passed by the one
+    -- before, or, of the first, when the subscription began. What comes again since is taken off.
+    positions bigint[] not null,
+    aheads jsonb not null,  -- as in cursors, an array a lane
+    -- Of one that is created: whether somebody goes by it already, and these are true. Until then nothing was passed by it.
+    adopted boolean not null default true,
     primary key (subscription, number)
 );
 
@@ -76,10 +81,11 @@ create table :"schema".serving (
 create unlogged table :"schema".reports (
     subscription bigint not null,
     worker text collate "C" not null,
+    told timestamptz not null default :"schema".clock(),
     until timestamptz not null,  -- after this the worker should have told something newer
     rate float8 not null,  -- messages handled, a second
     in_flight integer not null,
-    slow jsonb not null,  -- of what is in flight for longer than a second: position, since
+    flights jsonb not null,  -- what is in flight: position, since
     error text,  -- the last one
     error_at timestamptz,
     primary key (subscription, worker)
@@ -104,7 +110,7 @@ create table :"schema".cursors (
 );
 create index cursors_taken on :"schema".cursors (subscription, lane, revision) where taken is not null;
 
--- What had been handled before a replay, as ranges: messages of these are marked when they come again.
+-- What of each lane a replay brings again, as ranges.
 create table :"schema".replays (
     subscription bigint not null,
     lane integer not null,
@@ -112,14 +118,25 @@ create table :"schema".replays (
     primary key (subscription, lane)
 );
 
+-- Which definition had passed that before, in which of its lanes, as ranges: a message that is there and that it selected
+-- had been handled, and is marked when it comes again. Its lane may be another by now, and the filter too.
+create table :"schema".memories (
+    subscription bigint not null,
+    number integer not null,
+    lane integer not null,
+    ranges bigint[] not null,
+    primary key (subscription, number, lane)
+);
+
 -- What somebody passed over by moving a lane forwards.
 create table :"schema".leaps (
     subscription bigint not null,
+    number integer not null,  -- of the definition then: it says which messages are the lane's
     lane integer not null,
     low bigint not null,  -- the first position
     high bigint not null,  -- the last
     at timestamptz not null default :"schema".clock(),
-    primary key (subscription, lane, low)
+    primary key (subscription, number, lane, low)
 );
 
 -- Messages behind the cursor that are not done, and those that a person skipped.
@@ -137,6 +154,7 @@ create table :"schema".deliveries (
         check (state in ('waiting', 'running', 'retrying', 'unrouted', 'parked', 'skipped')),
     key text collate "C",
     route text collate "C",
+    suspicion text collate "C" check (suspicion in ('possible', 'certain')),  -- whether it may have ended a process
     reason text not null default '',
     error text not null default '',
     consumer text,  -- who had it at the last attempt, if that was a consumer
@@ -250,15 +268,15 @@ as $$
         'row', json_build_object(
             'position', d."position", 'key', d.key, 'state', d.state,
             'since', date_part('epoch', d.since), 'attempts', d.attempts, 'total', d.total,
-            'due', date_part('epoch', d.due), 'route', d.route, 'reason', d.reason, 'error', d.error,
-            'consumer', d.consumer, 'size', d.size, 'revision', d.revision),
+            'due', date_part('epoch', d.due), 'route', d.route,
+            'suspicion', d.suspicion, 'reason', d.reason, 'error', d.error, 'consumer', d.consumer, 'size', d.size, 'revision', d.revision),
         'message', json_build_object('position', d."position", 'size', d.size))
 $$;
 
 -- A row as an owner writes it.
 create type :"schema".delivery as (
     "position" bigint, key text, state text, since float8, attempts integer, total integer, due float8,
-    route text, reason text, error text, consumer text, size integer, revision bigint
+    route text, suspicion text, reason text, error text, consumer text, size integer, revision bigint
 );
 
 -- Compare-and-sets of rows, each with the revision that it replaces (none: there is no row yet) and the row
@@ -291,11 +309,12 @@ begin
         ) d
     ), inserted as (
         insert into :"schema".deliveries
-            (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route, reason,
-             error, consumer)
+            (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route,
+             suspicion, reason, error, consumer)
         select move_deliveries.subscription, g."position", move_deliveries.lane, (g."row").attempts, (g."row").total,
                (g."row").size, (g."row").revision, to_timestamp((g."row").since), to_timestamp((g."row").due), (g."row").state,
-               (g."row").key, (g."row").route, (g."row").reason, (g."row").error, (g."row").consumer
+               (g."row").key, (g."row").route, (g."row").suspicion, (g."row").reason, (g."row").error,
+               (g."row").consumer
         from given g
         where g.replaces is null and not g."row" is null
         on conflict do nothing
@@ -305,8 +324,8 @@ begin
         set attempts = (g."row").attempts, total = (g."row").total, size = (g."row").size,
             revision = (g."row").revision,
             since = to_timestamp((g."row").since), due = to_timestamp((g."row").due), state = (g."row").state,
-            key = (g."row").key, route = (g."row").route, reason = (g."row").reason, error = (g."row").error,
-            consumer = (g."row").consumer
+            key = (g."row").key, route = (g."row").route, suspicion = (g."row").suspicion,
+            reason = (g."row").reason, error = (g."row").error, consumer = (g."row").consumer
         from stored g
         where d.ctid = g.tid and d.revision = g.replaces and not g."row" is null
         returning d."position"
@@ -657,6 +676,22 @@ begin
         'streak', stored.streak, 'stalled', stored.stalled);
 end $$;
 
+-- What each definition had handled before a replay, with what it selected and how it ordered; null: there is none.
+create function :"schema".remembered(subscription bigint) returns json
+language sql stable
+as $$
+    select json_agg(json_build_object(
+        'number', d.number, 'selects', d.selects, 'orders', d.orders, 'lanes', d.lanes, 'ranges', m.ranges))
+    from (
+        select m.number, json_object_agg(m.lane, m.ranges) as ranges
+        from :"schema".memories m
+        where m.subscription = $1
+          and exists (select from :"schema".replays r where r.subscription = $1)
+        group by m.number
+    ) m
+    join :"schema".definitions d on d.subscription = $1 and d.number = m.number
+$$;
+
 -- Takes lanes under new epochs, and tells what is stored of each. An INSERT waits for another's that has not
 -- committed: not for long, such a lane is left for later.
 create function :"schema".take(subscription bigint, lanes integer[]) returns json
@@ -693,6 +728,7 @@ begin
             end;
         end loop;
         continue when drawn is null;
+        perform :"schema".goes_by(subscription, last."position", last.ahead);
         delete from :"schema".cursors c
         where c.subscription = take.subscription and c.lane = wanted
           and c.revision between last.revision - 127 and last.revision and c.taken is null;
@@ -704,8 +740,8 @@ begin
         where d.subscription = take.subscription and d.lane = wanted and d.state = 'running';
         select r.ranges into replay from :"schema".replays r
         where r.subscription = take.subscription and r.lane = wanted;
-        if replay[cardinality(replay)] <= last."position" then
-            -- It has come to its end.
+        if replay[cardinality(replay)] <= last."position" and not :"schema".has_deliveries(subscription, wanted) then
+            -- It has come to its end, and left nothing behind that is to be tried again.
             delete from :"schema".replays r where r.subscription = take.subscription and r.lane = wanted;
             replay := null;
         end if;
@@ -719,7 +755,7 @@ begin
     return (
         select json_build_object(
             'now', date_part('epoch', :"schema".clock()),
-            'lanes', held, 'streak', s.streak, 'stalled', s.stalled,
+            'lanes', held, 'streak', s.streak, 'stalled', s.stalled, 'memories', :"schema".remembered(s.id),
             'counts', json_build_object(
                 'waiting', coalesce(n.waiting, 0), 'retrying', coalesce(n.retrying, 0),
                 'unrouted', coalesce(n.unrouted, 0)))

@@ -72,9 +72,9 @@ begin
                 returning s.* into opened;
                 exit;
             end if;
-            insert into :"schema".subscriptions ("group", name, lanes, since)
+            insert into :"schema".subscriptions ("group", name, lanes, since, since_above)
             values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
-                    (declared ->> 'since')::timestamptz)
+                    (declared ->> 'since')::timestamptz, (declared ->> 'position')::bigint)
             returning subscriptions.* into opened;
             created := true;
             exit;
@@ -84,6 +84,13 @@ begin
         end;
     end loop;
 end $$;
+
+-- The time before which messages are passed over, and above which position; null: there is none.
+create function :"schema".since_of(since timestamptz, since_above bigint) returns jsonb
+language sql stable
+as $$
+    select case when $1 is not null then jsonb_build_object('time', $1, 'above', $2) end
+$$;
 
 -- Where the lanes of a subscription stand together.
 create function :"schema".stand(
@@ -208,7 +215,7 @@ $$;
 -- The next definition of a subscription.
 create function :"schema".add_definition(
     subscription bigint, declared jsonb, orders text, lanes integer, program text, positions bigint[],
-    aheads jsonb default '[]'
+    aheads jsonb
 ) returns integer
 language plpgsql volatile
 as $$
@@ -228,7 +235,13 @@ end $$;
 create function :"schema".reordering(declared jsonb) returns text
 language sql immutable
 as $$
-    select format('it is to order by %s in %s lanes', declared ->> 'orders', declared ->> 'lanes')
+    select format(
+        'it is to order by %s in %s lanes',
+        case declared ->> 'orders'
+            when 'none' then 'nothing'
+            else regexp_replace(declared ->> 'orders', '^function ', 'a function, version ')
+        end,
+        declared ->> 'lanes')
 $$;
 
 -- Another order, or other lanes: brings the lanes to one position, with nothing in flight, a step for each call. First
@@ -355,8 +368,9 @@ begin
                 pending := :"schema".approach(subscription, current, declared, worker);
             end if;
             if older is null and current.selects <> declared ->> 'selects' and coalesce(pending, 'help') = 'help' then
-                stands := :"schema".stand(subscription.id, current.lanes);
+                -- What an owner writes until it is fenced off was passed by the one before.
                 perform :"schema".fence(subscription.id, current.lanes);
+                stands := :"schema".stand(subscription.id, current.lanes);
                 subscription.definition := :"schema".add_definition(
                     subscription.id, declared, current.orders, current.lanes, program, stands.positions,
                     stands.aheads);
@@ -422,7 +436,8 @@ language sql stable
 as $$
     select jsonb_build_object(
         'id', s.id, 'number', d.number, 'newest', s.definition, 'lanes', d.lanes, 'orders', d.orders,
-        'status', s.status, 'in_code', s.in_code, 'settings', s.settings, 'since', s.since, 'acted', s.acted, 'limits', s.limits,
+        'status', s.status, 'in_code', s.in_code, 'settings', s.settings,
+        'since', :"schema".since_of(s.since, s.since_above), 'acted', s.acted, 'limits', s.limits,
         'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
         'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end)
     from :"schema".subscriptions s
@@ -457,6 +472,7 @@ declare
     stands record;
     goal integer := (declared ->> 'lanes')::integer;
     number integer;
+    marked bigint[];
 begin
     select * into opened from :"schema".subscriptions s where s.id = reorder.subscription for no key update;
     stands := :"schema".stand(subscription, opened.lanes);
@@ -470,14 +486,29 @@ begin
     where d.subscription = reorder.subscription and d.number = opened.definition;
     delete from :"schema".deliveries d
     where d.subscription = reorder.subscription and d."position" > stands.lowest and not stands.even;
+    if not stands.even then
+        perform :"schema".forget_leaps(subscription, stands.lowest, null);
+    end if;
+    marked := array(
+        select d."position" from :"schema".replays r
+        join :"schema".deliveries d on d.subscription = r.subscription and d.lane = r.lane
+            and :"schema".is_within(d."position", r.ranges)
+        where r.subscription = reorder.subscription);
     perform :"schema".place_rows(subscription, rows);
     for l in 0 .. greatest(goal, opened.lanes) - 1 loop
         perform :"schema".put_lane(subscription, l, stands.lowest, '{}', stands.released);
     end loop;
     delete from :"schema".lanes l where l.subscription = reorder.subscription and l.lane >= goal;
     delete from :"schema".replays r where r.subscription = reorder.subscription;
+    -- What a replay brought and could not be handled is still to be marked when it is tried again.
+    insert into :"schema".replays (subscription, lane, ranges)
+    select d.subscription, d.lane, array_agg(d."position" order by d."position", e)
+    from :"schema".deliveries d, generate_series(1, 2) e
+    where d.subscription = reorder.subscription and d."position" = any (marked)
+    group by d.subscription, d.lane;
     number := :"schema".add_definition(
-        subscription, declared, declared ->> 'orders', goal, program, stands.positions, stands.aheads);
+        subscription, declared, declared ->> 'orders', goal, program, array_fill(stands.lowest, array[goal]),
+        (select jsonb_agg('[]'::jsonb) from generate_series(1, goal)));
     if worker is not null then
         -- Or an older program would find that nobody runs it.
         perform :"schema".tell(subscription, worker, number, true, null, lease);

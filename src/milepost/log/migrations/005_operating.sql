@@ -15,28 +15,72 @@ begin
     return true;
 end $$;
 
--- What was passed over above a position, and up to another, comes again: it is passed over no longer.
-create function :"schema".forget_leaps(subscription bigint, lane integer, above bigint, up_to bigint) returns void
+-- What was passed over above a position, and up to another, comes again: it is passed over no longer, whatever lanes there
+-- were.
+create function :"schema".forget_leaps(subscription bigint, above bigint, up_to bigint) returns void
 language plpgsql volatile
 as $$
 begin
-    insert into :"schema".leaps (subscription, lane, low, high, at)
-    select p.subscription, p.lane, forget_leaps.up_to + 1, p.high, p.at from :"schema".leaps p
-    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane
+    insert into :"schema".leaps (subscription, number, lane, low, high, at)
+    select p.subscription, p.number, p.lane, forget_leaps.up_to + 1, p.high, p.at from :"schema".leaps p
+    where p.subscription = forget_leaps.subscription
       and p.low <= forget_leaps.up_to and p.high > forget_leaps.up_to;
     delete from :"schema".leaps p
-    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane and p.low > above
+    where p.subscription = forget_leaps.subscription and p.low > above
       and p.low <= coalesce(up_to, 9223372036854775807);
     update :"schema".leaps p set high = above
-    where p.subscription = forget_leaps.subscription and p.lane = forget_leaps.lane and p.low <= above
-      and p.high > above;
+    where p.subscription = forget_leaps.subscription and p.low <= above and p.high > above;
+end $$;
+
+-- All that a cursor has passed.
+create function :"schema".passed("position" bigint, ahead jsonb) returns int8multirange
+language sql immutable
+as $$
+    select int8multirange(int8range(0, $1, '[]')) + coalesce((
+        select range_agg(int8range(($2 ->> i)::bigint, ($2 ->> i + 1)::bigint, '[]'))
+        from generate_series(0, jsonb_array_length($2) - 1, 2) i), '{}')
+$$;
+
+-- What a lane that is put somewhere has not passed comes again, and goes by the definition in force then. It was passed
+-- by no other, as far as they order like this one.
+create function :"schema".comes_again(
+    subscription :"schema".subscriptions, lane integer, "position" bigint, ahead bigint[]
+) returns void
+language plpgsql volatile
+as $$
+declare
+    known :"schema".definitions;
+    others int8range[];
+begin
+    for known in
+        select d.* from :"schema".definitions d
+        join :"schema".definitions c on c.subscription = d.subscription and c.number = subscription.definition
+        where d.subscription = subscription.id and d.orders = c.orders and d.lanes = c.lanes
+          and not :"schema".passed(d.positions[lane + 1], d.aheads -> lane)
+              <@ :"schema".passed(comes_again."position", to_jsonb(comes_again.ahead))
+        order by d.number
+    loop
+        others := array(
+            select r from unnest(
+                :"schema".passed(known.positions[lane + 1], known.aheads -> lane)
+                * :"schema".passed(comes_again."position", to_jsonb(comes_again.ahead))) r);
+        update :"schema".definitions d
+        set positions[lane + 1] = upper(others[1]) - 1,
+            aheads = jsonb_set(d.aheads, array[lane::text], coalesce(
+                (select jsonb_agg(e.at order by o.ordinality, e.at)
+                 from unnest(others[2:]) with ordinality o(r),
+                      unnest(array[lower(o.r), upper(o.r) - 1]) e(at)), '[]'))
+        where d.subscription = known.subscription and d.number = known.number;
+    end loop;
 end $$;
 
 -- Puts lanes elsewhere, behind a barrier of whoever asks, when nobody has them; null if it does not stand any more.
--- Each lane comes with its cursor, what of it had been handled before, and what is passed over. Rows above one position
+-- Each lane comes with its cursor, what of it comes again, and what is passed over; and with them what had been handled
+-- before by each definition. Rows above one position
 -- and up to another are removed, since those messages come again, or never; tells how many.
 create function :"schema".place_lanes(
-    subscription bigint, barrier text, lanes jsonb, above bigint, up_to bigint, since timestamptz
+    subscription bigint, barrier text, lanes jsonb, memories jsonb, above bigint, up_to bigint, followers bigint[],
+    since timestamptz, since_above bigint
 ) returns bigint
 language plpgsql volatile
 as $$
@@ -52,9 +96,11 @@ begin
         return null;
     end if;
     delete from :"schema".deliveries d
-    where d.subscription = place_lanes.subscription and d."position" > above
-      and d."position" <= coalesce(up_to, 9223372036854775807);
+    where d.subscription = place_lanes.subscription
+      and (d."position" > above and d."position" <= coalesce(up_to, 9223372036854775807)
+           or d."position" = any (followers));
     get diagnostics removed = row_count;
+    perform :"schema".forget_leaps(subscription, above, up_to);
     for given in
         select * from jsonb_to_recordset(lanes)
             as l(lane integer, "position" bigint, ahead bigint[], replay bigint[], leaps jsonb)
@@ -65,17 +111,17 @@ begin
             insert into :"schema".replays (subscription, lane, ranges)
             values (subscription, given.lane, given.replay);
         end if;
-        perform :"schema".forget_leaps(subscription, given.lane, above, up_to);
-        insert into :"schema".leaps (subscription, lane, low, high)
-        select place_lanes.subscription, given.lane, p.low, p.high
+        insert into :"schema".leaps (subscription, number, lane, low, high)
+        select place_lanes.subscription, opened.definition, given.lane, p.low, p.high
         from jsonb_to_recordset(given.leaps) as p(low bigint, high bigint);
-        -- What comes again is handled by the definition in force.
-        update :"schema".definitions d set positions[given.lane + 1] = given."position"
-        where d.subscription = place_lanes.subscription and d.lanes = opened.lanes
-          and d.positions[given.lane + 1] > given."position";
+        perform :"schema".comes_again(opened, given.lane, given."position", given.ahead);
     end loop;
+    delete from :"schema".memories m where m.subscription = place_lanes.subscription;
+    insert into :"schema".memories (subscription, number, lane, ranges)
+    select place_lanes.subscription, m.number, m.lane, m.ranges
+    from jsonb_to_recordset(memories) as m(number integer, lane integer, ranges bigint[]);
     update :"schema".subscriptions s
-    set since = place_lanes.since, streak = 0, stalled = null
+    set since = place_lanes.since, since_above = place_lanes.since_above, streak = 0, stalled = null
     where s.id = place_lanes.subscription;
     perform :"schema".lift_barrier(subscription, barrier);
     return removed;
@@ -99,6 +145,7 @@ begin
     delete from :"schema".cursors c where c.subscription = delete_subscription.subscription;
     delete from :"schema".lanes l where l.subscription = delete_subscription.subscription;
     delete from :"schema".replays r where r.subscription = delete_subscription.subscription;
+    delete from :"schema".memories m where m.subscription = delete_subscription.subscription;
     delete from :"schema".leaps p where p.subscription = delete_subscription.subscription;
     delete from :"schema".reports r where r.subscription = delete_subscription.subscription;
     delete from :"schema".serving v where v.subscription = delete_subscription.subscription;

@@ -504,7 +504,10 @@ begin
                  expires, consumer)
             select convert.subscription, p."position", 0, 0, 0, p.size, 1, now,
                    case when p.head then 'running' else 'waiting' end, p.key, p.head,
-                   case when last.again is null then false else :"schema".is_within(p."position", last.again) end,
+                   case
+                       when last.again is null or page -> 'fresh' @> to_jsonb(p."position") then false
+                       else :"schema".is_within(p."position", last.again)
+                   end,
                    case when p.head then convert.claim end, case when p.head then convert.expires end,
                    case when p.head then convert.consumer end
             from (
@@ -662,9 +665,14 @@ begin
         end if;
     end if;
     return json_build_object(
-        'id', opened.id, 'number', opened.definition, 'settings', opened.settings, 'since', opened.since,
-        'rests', opened.rests, 'epoch', opened.epoch, 'position', coalesce(reached, opened."position"),
+        'id', opened.id, 'number', opened.definition, 'settings', opened.settings,
+        'since', :"schema".since_of(opened.since, opened.since_above),
+        'status', opened.status, 'stalled', opened.stalled, 'rests', opened.rests, 'epoch', opened.epoch, 'position', coalesce(reached, opened."position"),
         'ahead', opened.ahead, 'claim', coalesce(replace(claim::text, '-', ''), ''), 'expires', opened.expires,
+        'memories', case
+            when exists (select from :"schema".replays r where r.subscription = opened.id) then
+                :"schema".remembered(opened.id)
+        end,
         'ready', taken, 'outcome', outcome, 'converted', fresh, 'replayed', replayed, 'size', volume,
         'is_overdue', coalesce(found.expiry <= opened.now, false),
         'wait', date_part('epoch', least(found.expiry, found.due) - opened.now),
@@ -921,56 +929,71 @@ begin
         select tokens[i] from unnest(held) i);
 end $$;
 
--- Claims that have expired, some at a time, count as attempts that failed; tells how many. Where somebody is at work on
--- the key, it is for the next who looks.
-create function :"schema".expire_claims(subscription bigint, most integer) returns bigint
+-- Claims that have expired, some at a time, count as attempts that failed; tells which, how long each was held, and what
+-- becomes of it. Where somebody is at work on the key, it is for the next who looks.
+create function :"schema".expire_claims(subscription bigint, most integer)
+returns table ("position" bigint, seconds float8, state text, attempts integer, due float8, reason text)
 language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
 as $$
+#variable_conflict use_column
 declare
     opened :"schema".subscriptions;
-    row_ids tid[];
-    keys text[];
-    reasons text[];
+    now timestamptz := :"schema".clock();
+    expired record;
     locked text[];
 begin
     select * into opened from :"schema".subscriptions s where s.id = expire_claims.subscription;
-    select array_agg(d.row_id), array_agg(d.key),
-           array_agg(format('its claim expired: %s did not settle it in time', d.consumer))
-    into row_ids, keys, reasons
+    select array_agg(d.row_id) as row_ids, array_agg(d.key) as keys, array_agg(d."position") as positions,
+           array_agg(date_part('epoch', now - d.since)) as seconds,
+           array_agg(format('its claim expired: %s did not settle it in time', d.consumer)) as reasons
+    into expired
     from (
-        select d.ctid as row_id, d.key, d.consumer
+        select d.ctid as row_id, d.key, d."position", d.since, d.consumer
         from :"schema".deliveries d
-        where d.subscription = expire_claims.subscription and d.claim is not null and d.expires <= :"schema".clock()
+        where d.subscription = expire_claims.subscription and d.claim is not null and d.expires <= now
         order by d.expires
         limit most
         for no key update skip locked
     ) d;
-    locked := :"schema".try_lock_keys(subscription, array_remove(keys, null));
-    select array_agg(r.row_id), array_agg(r.reason) into row_ids, reasons
-    from unnest(row_ids, keys, reasons) r(row_id, key, reason)
+    locked := :"schema".try_lock_keys(subscription, array_remove(expired.keys, null));
+    select array_agg(r.row_id) as row_ids, array_agg(r."position") as positions, array_agg(r.seconds) as seconds,
+           array_agg(r.reason) as reasons
+    into expired
+    from unnest(expired.row_ids, expired.keys, expired.positions, expired.seconds, expired.reasons)
+        r(row_id, key, "position", seconds, reason)
     where r.key is null or r.key = any (locked);
-    if row_ids is null then
-        return 0;
+    if expired.row_ids is null then
+        return;
     end if;
-    perform :"schema".fail_rows(row_ids, null, reasons, null, opened.settings, null);
+    perform :"schema".fail_rows(expired.row_ids, null, expired.reasons, null, opened.settings, null);
     if cardinality(locked) > 0 then
         perform :"schema".place_heads(subscription, locked, opened.settings ->> 'on_park' = 'block');
     end if;
-    perform :"schema".judge_claims(opened, 0, cardinality(row_ids));
-    return cardinality(row_ids);
+    perform :"schema".judge_claims(opened, 0, cardinality(expired.row_ids));
+    return query
+        select g."position", g.seconds, d.state, d.attempts, date_part('epoch', d.due), d.reason
+        from unnest(expired.positions, expired.seconds) g("position", seconds)
+        cross join lateral (
+            select d.* from :"schema".deliveries d
+            where d.subscription = expire_claims.subscription and d."position" = g."position"
+            limit 1
+        ) d;
 end $$;
 
 -- A person decides about deliveries. What each says now is locked first, one by one and in order, and what it is moved
 -- from is what it says then: an owner that writes it at the same moment is waited for, and what an owner writes later
--- does not find its revision. Whoever works on them is to look at once.
+-- does not find its revision. Whoever works on them is to look at once. A plan from when there were few rows does not read
+-- them all.
 create function :"schema".decide(
     subscription bigint, positions bigint[], becomes text, applies_to text[], anew boolean
 ) returns table ("position" bigint, state text, moved boolean)
 language plpgsql volatile
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 #variable_conflict use_column
 declare
@@ -979,7 +1002,9 @@ declare
     keys text[];
     places bigint[];
     states text[];
+    row_ids tid[];
     decided boolean[];
+    now timestamptz;
 begin
     select * into opened from :"schema".subscriptions s where s.id = decide.subscription;
     is_pulled := not opened.in_code and opened.settings ->> 'tracking' = 'all';
@@ -995,31 +1020,26 @@ begin
             where d.key is not null);
         perform :"schema".lock_keys(decide.subscription, keys);
     end if;
-    with decision as materialized (
-        select :"schema".clock() as now
-    ), locked as materialized (
-        select p."position", d.state
+    select array_agg(l."position"), array_agg(l.state), array_agg(l.row_id),
+           array_agg(coalesce(l.state = any (applies_to), false))
+    into places, states, row_ids, decided
+    from (
+        select p."position", d.state, d.row_id
         from (select distinct p."position" from unnest(positions) p("position") order by p."position") p
         left join lateral (
-            select d.state from :"schema".deliveries d
+            select d.state, d.ctid as row_id from :"schema".deliveries d
             where d.subscription = decide.subscription and d."position" = p."position"
             limit 1
             for no key update
         ) d on true
-    ), moved as (
-        update :"schema".deliveries d
-        set state = becomes, attempts = case when anew then 0 else d.attempts end, since = n.now,
-            -- An owner looks at what is due; who pulls has nothing to do with what is skipped.
-            due = case when becomes = 'retrying' or not is_pulled then n.now end,
-            head = is_pulled and becomes = 'retrying' and d.key is null, revision = d.revision + 1
-        from locked l, decision n
-        where d.subscription = decide.subscription and d."position" = l."position" and l.state = any (applies_to)
-        returning d."position"
-    )
-    select array_agg(l."position"), array_agg(l.state), array_agg(m."position" is not null)
-    into places, states, decided
-    from locked l
-    left join moved m on m."position" = l."position";
+    ) l;
+    now := :"schema".clock();
+    update :"schema".deliveries d
+    set state = becomes, attempts = case when anew then 0 else d.attempts end, since = now,
+        -- An owner looks at what is due; who pulls has nothing to do with what is skipped.
+        due = case when becomes = 'retrying' or not is_pulled then now end,
+        head = is_pulled and becomes = 'retrying' and d.key is null, revision = d.revision + 1
+    where d.ctid = any (array(select r.id from unnest(row_ids, decided) r(id, is_meant) where r.is_meant));
     if true = any (decided) and is_pulled then
         perform :"schema".place_heads(decide.subscription, keys, opened.settings ->> 'on_park' = 'block');
     end if;

@@ -15,6 +15,23 @@ create unlogged table :"schema".attending (
     primary key (subscription, worker)
 ) with (fillfactor = 50);
 
+-- Whoever has the lane of a created one from now on goes by its newest definition for all that the cursor has not passed.
+-- What it has was passed by those before, whatever an owner knew that vanished before it wrote.
+create function :"schema".goes_by(subscription bigint, "position" bigint, ahead bigint[]) returns void
+language plpgsql volatile
+as $$
+declare
+    created :"schema".subscriptions;
+begin
+    select * into created from :"schema".subscriptions s where s.id = goes_by.subscription and not s.in_code;
+    if found then
+        update :"schema".definitions d
+        set positions = array[goes_by."position"], aheads = jsonb_build_array(goes_by.ahead), adopted = true
+        where d.subscription = goes_by.subscription and not d.adopted;
+        perform :"schema".comes_again(created, 0, "position", ahead);
+    end if;
+end $$;
+
 -- Creates one, or changes it if that is wanted; tells what came of it: `created`, `updated`, `exists`, `in_code`;
 -- `reorders`, when it orders otherwise and nothing was done, for that takes a barrier; or `tracks`, when it tracks
 -- otherwise, which cannot be changed.
@@ -25,6 +42,7 @@ declare
     found_or_made record;
     made :"schema".subscriptions;
     current :"schema".definitions;
+    stands record;
 begin
     found_or_made := :"schema".open_subscription(declared);
     made := found_or_made.opened;
@@ -32,9 +50,9 @@ begin
         insert into :"schema".cursors (subscription, lane, revision, "position", ahead)
         values (made.id, 0, 1, (declared ->> 'position')::bigint,
                 array(select jsonb_array_elements_text(declared -> 'ahead'))::bigint[]);
-        insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions)
+        insert into :"schema".definitions (subscription, number, selects, orders, lanes, program, positions, aheads)
         values (made.id, 1, declared ->> 'selects', declared ->> 'orders', 1, program,
-                array[(declared ->> 'position')::bigint]);
+                array[(declared ->> 'position')::bigint], jsonb_build_array(declared -> 'ahead'));
         update :"schema".subscriptions s set in_code = false, settings = create_subscription.settings
         where s.id = made.id;
         return 'created';
@@ -56,8 +74,12 @@ begin
     -- Where it began stays what it was.
     settings := settings || jsonb_build_object('start', made.settings -> 'start');
     if current.selects <> declared ->> 'selects' then
-        perform :"schema".add_definition(
-            made.id, declared, current.orders, 1, program, (:"schema".stand(made.id, 1)).positions);
+        stands := :"schema".stand(made.id, 1);
+        made.definition := :"schema".add_definition(
+            made.id, declared, current.orders, 1, program, stands.positions, stands.aheads);
+        -- Who pulls goes by it at once; an owner when it has heard of it.
+        update :"schema".definitions d set adopted = settings ->> 'tracking' = 'all'
+        where d.subscription = made.id and d.number = made.definition;
     end if;
     if made.settings <> create_subscription.settings or current.selects <> declared ->> 'selects' then
         update :"schema".subscriptions s set settings = create_subscription.settings where s.id = made.id;
@@ -83,7 +105,10 @@ begin
         return false;
     end if;
     perform :"schema".place_rows(subscription, rows);
-    perform :"schema".add_definition(subscription, declared, declared ->> 'orders', 1, program, stands.positions);
+    perform :"schema".goes_by(
+        subscription, stands.lowest, array(select jsonb_array_elements_text(stands.aheads -> 0))::bigint[]);
+    perform :"schema".add_definition(
+        subscription, declared, declared ->> 'orders', 1, program, stands.positions, stands.aheads);
     update :"schema".subscriptions s
     set settings = reorder_created.settings || jsonb_build_object('start', s.settings -> 'start')
     where s.id = reorder_created.subscription;

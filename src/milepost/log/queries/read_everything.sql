@@ -1,7 +1,7 @@
 -- One page of the whole log: at most so many messages and bytes. Where it ends is found by sizes alone: at the
 -- last message, or, if all of them together are too large, where the sum of their sizes reaches the limit.
 -- The token keeps a page of another life of the server out.
-select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+select m."position", {{stream}}, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
        m.data::text, m.properties::text, m.metadata::text
 from (
     select m.*
@@ -38,6 +38,5 @@ from (
     order by m."position"
     limit %(limit)s
 ) m
--- By its index, one by one: a join would read all streams as soon as a page is large enough.
-cross join lateral (select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1) s
+{{streams}}
 order by m."position"

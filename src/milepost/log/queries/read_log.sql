@@ -1,6 +1,6 @@
 -- One page across streams: a bounded range of positions, at most so many messages and bytes.
 -- {{access}} narrows it by an index. The token keeps a page of another life of the server out.
-select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+select m."position", {{stream}}, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
        m.data::text, m.properties::text, m.metadata::text
 from (
     select m.*, sum(m.size) over (order by m."position" {{direction}} rows unbounded preceding) as bytes
@@ -15,7 +15,6 @@ from (
         limit %(limit)s
     ) m
 ) m
--- By its index, one by one: a join would read all streams as soon as a page is large enough.
-cross join lateral (select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1) s
+{{streams}}
 where m.bytes - m.size < %(bytes)s
 order by m."position" {{direction}}

@@ -1,6 +1,6 @@
 -- Deliveries at these positions, in order, for a person. One that waits says the position of the one that its key waits
 -- for; others say how many wait behind them. Of a key that is here several times, what waits between two is counted
--- once.
+-- once. Where a subscription was created so that it goes on, nothing waits behind a parked one.
 with chosen as materialized (
     select d.*,
            lead(d."position", 1, 9223372036854775807) over (partition by d.lane, d.key order by d."position")
@@ -18,10 +18,16 @@ select d."position", d.state, d.key, d.attempts, d.total, d.size, d.since, d.due
        case
            when d.state = 'waiting' then
                case when a.state <> 'waiting' then a."position" else coalesce(h."position", a."position") end
+           when d.state = 'parked' and not o.blocks then 0
            when d.state not in ('skipped', 'done') then
                sum(b.waiting) over (partition by d.lane, d.key order by d."position" desc)::bigint
        end
 from chosen d
+cross join (
+    select s.settings ->> 'on_park' is distinct from 'continue' as blocks
+    from :"schema".subscriptions s
+    where s.id = %(subscription)s::bigint
+) o
 cross join lateral (
     select count(*) as waiting
     from :"schema".deliveries w
@@ -40,7 +46,7 @@ left join lateral (
     select e."position"
     from :"schema".deliveries e
     where d.state = 'waiting' and e.subscription = d.subscription and e.lane = d.lane and e.key = d.key
-      and e.state = 'parked' and e."position" < d."position"
+      and e.state = 'parked' and o.blocks and e."position" < d."position"
     order by e."position"
     limit 1
 ) h on true

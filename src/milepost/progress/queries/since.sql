@@ -1,1 +1,1 @@
-select s.since from :"schema".subscriptions s where s.id = %(subscription)s::bigint
+select s.since, s.since_above from :"schema".subscriptions s where s.id = %(subscription)s::bigint

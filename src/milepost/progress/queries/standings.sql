@@ -1,11 +1,13 @@
 -- How subscriptions stand, all or one of them, and of each lane how far it is and which live worker has it.
+with live as materialized (
+    select w.id from :"schema".workers w where w.beat + w.lease >= :"schema".clock()
+)
 select json_build_object(
     'id', s.id, 'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
-    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told, 'lanes', l.lanes,
-    'outdated', coalesce((
-        select json_agg(v.worker order by v.worker) from :"schema".serving v
-        where v.subscription = s.id and v.number < s.definition and :"schema".lives(v.worker, v.until)), '[]'),
+    'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told,
+    'cursors', l.cursors, 'owners', o.owners, 'holders', v.holders, 'outdated', coalesce(v.outdated, '[]'),
+    'replays', (select json_object_agg(r.lane, r.ranges) from :"schema".replays r where r.subscription = s.id),
     'settings', case when not s.in_code then s.settings end, 'consumers', a.consumers, 'standby', a.standby
 )::text
 from :"schema".subscriptions s
@@ -18,20 +20,23 @@ cross join lateral (
 cross join lateral (
     select json_build_object(
         'rate', coalesce(sum(r.rate) filter (where r.until >= :"schema".clock()), 0),
-        'in_flight', coalesce(sum(r.in_flight) filter (where r.until >= :"schema".clock()), 0),
+        'in_flight', coalesce(sum(r.in_flight) filter (where r.until >= :"schema".clock()), 0)
+            + (select count(*) from :"schema".deliveries d where d.subscription = s.id and d.claim is not null),
+        'attempts', coalesce(sum(r.attempts), 0), 'handling_seconds', coalesce(sum(r.handling_seconds), 0),
+        'latencies', coalesce((
+            select json_agg(p.seconds) from :"schema".reports t cross join lateral unnest(t.latencies) p(seconds)
+            where t.subscription = s.id and t.until >= :"schema".clock()), '[]'),
         'error', (array_agg(r.error order by r.error_at desc) filter (where r.error is not null))[1],
         'error_at', max(r.error_at)) as told
     from :"schema".reports r
     where r.subscription = s.id
 ) t
 cross join lateral (
-    select json_agg(
-        json_build_object(
-            'number', g.lane, 'position', c."position", 'ahead', c.ahead, 'owner', coalesce(w.id, v.worker),
-            'since', o.since, 'held', v.worker is not null,
-            'replay', (select r.ranges from :"schema".replays r where r.subscription = s.id and r.lane = g.lane))
-        order by g.lane) as lanes
+    select json_build_object(
+        'positions', array_agg(c."position" order by g.lane),
+        'aheads', json_object_agg(g.lane, c.ahead) filter (where c.ahead <> '{}')) as cursors
     from generate_series(0, s.lanes - 1) g(lane)
+    -- A look each, not a pass over all revisions: those that nobody could remove yet may be many.
     cross join lateral (
         select c."position", c.ahead
         from :"schema".cursors c
@@ -39,20 +44,29 @@ cross join lateral (
         order by c.revision desc
         limit 1
     ) c
-    left join :"schema".lanes o on o.subscription = s.id and o.lane = g.lane
-    left join :"schema".workers w on w.id = o.owner and w.beat + w.lease >= :"schema".clock()
-    left join lateral (
-        select v.worker from :"schema".serving v
-        where v.subscription = s.id and g.lane = any (v.lanes) and :"schema".lives(v.worker, v.until)
-        order by v.number desc
-        limit 1
-    ) v on true
 ) l
+cross join lateral (
+    select json_agg(json_build_object('worker', w.id, 'lanes', o.lanes, 'since', o.since)) as owners
+    from (
+        select o.owner, array_agg(o.lane) as lanes, array_agg(o.since) as since
+        from :"schema".lanes o
+        where o.subscription = s.id and o.lane < s.lanes
+        group by o.owner
+    ) o
+    left join live w on w.id = o.owner
+) o
+cross join lateral (
+    select json_agg(json_build_object('worker', v.worker, 'lanes', v.lanes) order by v.number)
+               filter (where v.lanes <> '{}') as holders,
+           json_agg(v.worker order by v.worker) filter (where v.number < s.definition) as outdated
+    from :"schema".serving v
+    where v.subscription = s.id and (v.until >= :"schema".clock() or v.worker in (select w.id from live w))
+) v
 cross join lateral (
     select coalesce(sum(a.consumers), 0) as consumers,
            coalesce(json_agg(a.worker order by a.worker) filter (where not a.owns), '[]') as standby
     from :"schema".attending a
     where a.subscription = s.id and a.until >= :"schema".clock()
 ) a
-where %(name)s::text is null or s.id = :"schema".named(%(group)s::text, %(name)s::text)
+where %(name)s::text is null or s.id = (select :"schema".named(%(group)s::text, %(name)s::text))
 order by s."group", s.name

@@ -36,6 +36,10 @@ class Doorkeeper:
             self._used.add(found.id)
         return found
 
+    async def numbered(self, id: int) -> StoredToken | None:
+        """The token in force with this number."""
+        return next((token for token in await self._known(FRESH) if token.id == id), None)
+
     async def is_in_force(self, token: StoredToken) -> bool:
         """Whether a token that was found before still is one, with the roles it had."""
         return token in await self._known(FRESH)

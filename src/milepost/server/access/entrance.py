@@ -24,18 +24,21 @@ class Entrance:
         self._doorkeeper = doorkeeper
         self._attempts = Attempts()
 
+    @property
+    def asks(self) -> bool:
+        """Whether a token is asked for."""
+        return self._access == "tokens"
+
     async def visitor(self, scope: Scope, role: Role) -> Visitor:
         """Who it is; `Refused` if it is nobody who may do this."""
-        if self._access != "tokens":
+        if not self.asks:
             return ANYBODY
-        visitor = await self._known(scope)
-        if role not in visitor.roles:
-            has = ", ".join(sorted(visitor.roles)) or "none"
-            raise Refused(FORBIDDEN, f"This takes a token with the role {role}; yours has {has}", role=role)
+        visitor = await self.known(scope, _bearer(header(scope, b"authorization")))
+        check_role(visitor, role)
         return visitor
 
-    async def _known(self, scope: Scope) -> Visitor:
-        secret = _bearer(header(scope, b"authorization"))
+    async def known(self, scope: Scope, secret: str | None) -> Visitor:
+        """Whoever has this token; `Refused` if it is not in force, or somebody there has tried too often."""
         token = None if secret is None else await self._doorkeeper.find(secret)
         if token is not None:
             return Visitor(token.roles, token)
@@ -59,6 +62,13 @@ class Entrance:
     async def may_stay(self, visitor: Visitor) -> bool:
         """Whether somebody who was let in, and is still here, may be: the token is in force."""
         return visitor.token is None or await self._doorkeeper.is_in_force(visitor.token)
+
+
+def check_role(visitor: Visitor, role: Role) -> None:
+    """Refuses somebody who may not do this."""
+    if role not in visitor.roles:
+        has = ", ".join(sorted(visitor.roles)) or "none"
+        raise Refused(FORBIDDEN, f"This takes a token with the role {role}; yours has {has}", role=role)
 
 
 def _bearer(authorization: str | None) -> str | None:

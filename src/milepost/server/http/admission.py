@@ -5,8 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from litestar.connection import ASGIConnection
+from litestar.exceptions import MethodNotAllowedException
 from litestar.handlers import BaseRouteHandler
 from litestar.params import QueryParameter
+from litestar.routes import HTTPRoute
 
 from milepost.server.access.entrance import Entrance
 from milepost.server.problems import INVALID, Refused
@@ -17,6 +19,7 @@ from milepost.suggestions import suggestion
 async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """Refuses who may not, and parameters that nobody knows."""
     scope: Any = connection.scope
+    refuse_options(connection)
     role = handler.opt["role"]
     if role is not None:
         entrance: Entrance = connection.app.state.entrance
@@ -27,6 +30,17 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         if name not in known:
             hint = suggestion(name, sorted(known)) if known else "; it takes none"
             raise Refused(INVALID, f"There is no parameter {name!r}{hint}", field=name)
+
+
+def refuse_options(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
+    """Refuses the only method that the framework adds to every path, and answers with a part of the others."""
+    scope: Any = connection.scope
+    if scope["method"] != "OPTIONS":
+        return
+    routes = [route for route in connection.app.routes if isinstance(route, HTTPRoute)]
+    here = [route for route in routes if route.path_format == scope["path_template"]]
+    methods = {method for route in here for method in route.methods}
+    raise MethodNotAllowedException(headers={"allow": ", ".join(methods)})
 
 
 @lru_cache(maxsize=256)

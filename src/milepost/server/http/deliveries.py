@@ -143,6 +143,7 @@ def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
         "all": data.all,
         "up_to": data.up_to,
         "state": data.state,
+        "key": data.key,
         "reason": data.reason,
     }
     with checked("state"):

@@ -38,7 +38,8 @@ def _translated(request: Request[Any, Any, Any], error: HTTPException) -> Except
     if isinstance(error, NotFoundException):
         return Refused(NOT_FOUND, "There is nothing at this address: /openapi.json says what there is")
     if isinstance(error, MethodNotAllowedException):
-        allowed = (error.headers or {}).get("allow", "")
+        methods = (error.headers or {}).get("allow", "").split(", ")
+        allowed = ", ".join(sorted({*methods} - {"OPTIONS"}))
         return Refused(METHOD_NOT_ALLOWED, f"This address takes {allowed}", headers={"allow": allowed})
     if error.status_code >= INTERNAL.status:
         return error

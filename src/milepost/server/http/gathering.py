@@ -11,8 +11,20 @@ from milepost.server.limits import PAGE_BYTES
 from milepost.server.problems import TOOK_TOO_LONG, Refused
 
 
+class Looked:
+    """How far a read has looked that has found nothing yet."""
+
+    def __init__(self) -> None:
+        self.to: int | None = None
+        """Where to go on; None: at its beginning."""
+
+    def __call__(self, to: int) -> None:
+        """So far."""
+        self.to = to
+
+
 async def gathered(
-    pages: AsyncGenerator[Page, None], *, limit: int, seconds: float
+    pages: AsyncGenerator[Page, None], looked: Looked, *, limit: int, seconds: float
 ) -> tuple[list[Message[Any]], bool]:
     """The first messages of a read, and whether there may be more. The read has to go beyond the limit by one."""
     found: list[Message[Any]] = []
@@ -25,7 +37,9 @@ async def gathered(
         if not found:
             raise Refused(
                 TOOK_TOO_LONG,
-                f"Nothing that matches was found in {seconds:g} seconds: narrow it by category, stream or since",
+                f"Nothing that matches was found in {seconds:g} seconds: narrow it by category, stream or since, "
+                "or go on at next",
+                next=looked.to,
             ) from None
         return found, True
     return found, more

@@ -1,7 +1,7 @@
 """Whether the server is well, and what Prometheus collects."""
 
 import asyncio
-from itertools import groupby
+from itertools import chain, groupby
 from time import monotonic
 
 import msgspec
@@ -13,8 +13,11 @@ from milepost.app import Milepost
 from milepost.contrib.outlook import SubscriptionOutlook, outlook_of
 from milepost.errors import MilepostError
 from milepost.server.access.role import Role
+from milepost.server.http.following import Followers
 from milepost.server.http.operation import operation
+from milepost.server.reaching import NODE
 from milepost.server.stopping import Stopping
+from milepost.server.websocket.hall import Hall
 
 PATIENCE = 3.0
 """Seconds for the database to answer."""
@@ -62,9 +65,9 @@ class Readiness:
 
 
 @get("/healthz", operation_id="healthz", opt=operation(None))
-async def healthz() -> Health:
-    """The server lives."""
-    return Health("ok", [])
+async def healthz(hall: NamedDependency[Hall]) -> Response[Health]:
+    """The server lives; a header tells which one it is."""
+    return Response(Health("ok", []), headers={NODE: hall.id})
 
 
 @get(
@@ -82,9 +85,14 @@ async def readyz(readiness: NamedDependency[Readiness]) -> Response[Health]:
 
 
 @get("/metrics", operation_id="metrics", opt=operation(Role.READ), media_type="text/plain")
-async def metrics(mp: NamedDependency[Milepost]) -> Response[bytes]:
-    """How the log and the subscriptions of every group stand, as Prometheus reads it."""
+async def metrics(
+    mp: NamedDependency[Milepost],
+    hall: NamedDependency[Hall],
+    followers: NamedDependency[Followers],
+) -> Response[bytes]:
+    """How the log and every subscription stand, and what this server does, as Prometheus reads it."""
     from milepost.contrib.prometheus import CONTENT_TYPE_LATEST, Snapshot, families, text
+    from milepost.server import metrics
 
     outlook = await outlook_of(mp)
     infos = sorted(await mp.subscriptions(), key=lambda info: info.group)
@@ -92,7 +100,10 @@ async def metrics(mp: NamedDependency[Milepost]) -> Response[bytes]:
     snapshots = [Snapshot(own, log=None if outlook is None else outlook.log)]
     for group, of_group in groupby(infos, key=lambda info: info.group):
         snapshots.append(Snapshot(group, subscriptions=tuple(map(SubscriptionOutlook.of, of_group))))
-    return Response(text(families(snapshots)), media_type=CONTENT_TYPE_LATEST)
+    own_traffic = metrics.families(
+        hall.traffic, consumers=hall.consumers(), away=len(hall.away), followers=followers.count
+    )
+    return Response(text(chain(families(snapshots), own_traffic)), media_type=CONTENT_TYPE_LATEST)
 
 
 HANDLERS = (

@@ -10,7 +10,7 @@ from litestar.params import JSONBody, QueryParameter
 from milepost.app import Milepost
 from milepost.log.message import Appended
 from milepost.server.access.role import Role
-from milepost.server.http.gathering import gathered
+from milepost.server.http.gathering import Looked, gathered
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, After, Category, Limit, Stream, Streams, Types, Where
 from milepost.server.limits import USUAL_PAGE, Limits
@@ -30,7 +30,8 @@ from milepost.server.wire.values import refuse_repeated
 
 Since = Annotated[datetime | None, QueryParameter(description="Only messages of this time or later, in RFC 3339.")]
 Backwards = Annotated[
-    bool, QueryParameter(description="The newest first. There is no next page then: ask for as many as you need.")
+    bool,
+    QueryParameter(description="The newest first: give `next` as `before`, or as `before_version`."),
 ]
 
 
@@ -92,23 +93,31 @@ async def read_stream(
     after_version: Annotated[
         int, QueryParameter(ge=0, le=LAST, description="Only higher versions. Defaults to 0: from the first.")
     ] = 0,
+    before_version: Annotated[
+        int | None, QueryParameter(ge=0, le=LAST, description="Only lower versions. Defaults to all.")
+    ] = None,
+    after: After = 0,
     since: Since = None,
     backwards: Backwards = False,
     limit: Limit = USUAL_PAGE,
 ) -> MessagePage:
     """The messages of a stream by version, to its last committed one. A stream without messages is empty."""
+    looked = Looked()
     pages = mp.read_pages(
         stream,
         types=types,
         where=where,
+        after=after,
         after_version=after_version,
+        before_version=before_version,
         since=since,
         backwards=backwards,
         limit=limit + 1,
+        looked=looked,
     )
-    found, more = await gathered(pages, limit=limit, seconds=limits.read_seconds)
-    last = found[-1].version if found else after_version
-    return MessagePage(list(map(StreamMessage.of, found)), None if backwards else last, more)
+    found, more = await gathered(pages, looked, limit=limit, seconds=limits.read_seconds)
+    last = found[-1].version if found else _place(backwards, after_version, before_version)
+    return MessagePage(list(map(StreamMessage.of, found)), last, more)
 
 
 @get("/streams/{stream:str}/last", operation_id="last", opt=operation(Role.READ, TOO_LARGE))
@@ -126,24 +135,35 @@ async def read(
     types: Types = None,
     where: Where = None,
     after: After = 0,
+    before: Annotated[
+        int | None, QueryParameter(ge=0, le=LAST, description="Only lower positions. Defaults to all.")
+    ] = None,
     since: Since = None,
     backwards: Backwards = False,
     limit: Limit = USUAL_PAGE,
 ) -> MessagePage:
     """The messages of the log by position, to the horizon, behind which none can appear any more."""
+    looked = Looked()
     pages = mp.read_pages(
         stream,
         category=category,
         types=types,
         where=where,
         after=after,
+        before=before,
         since=since,
         backwards=backwards,
         limit=limit + 1,
+        looked=looked,
     )
-    found, more = await gathered(pages, limit=limit, seconds=limits.read_seconds)
-    last_one = found[-1].position if found else after
-    return MessagePage(list(map(StreamMessage.of, found)), None if backwards else last_one, more)
+    found, more = await gathered(pages, looked, limit=limit, seconds=limits.read_seconds)
+    last_one = found[-1].position if found else _place(backwards, after, before)
+    return MessagePage(list(map(StreamMessage.of, found)), last_one, more)
+
+
+def _place(backwards: bool, after: int, before: int | None) -> int | None:
+    """Where a read went on that found nothing."""
+    return before if backwards else after
 
 
 @get("/head", operation_id="head", opt=operation(Role.READ))

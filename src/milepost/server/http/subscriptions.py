@@ -5,10 +5,13 @@ from typing import Annotated
 from litestar import delete, get, patch, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
+from msgspec import UNSET
 
 from milepost.app import Milepost
 from milepost.engine.consuming.options import Created
+from milepost.engine.consuming.statistics import SubscriptionStatistics
 from milepost.engine.control import Plan
+from milepost.engine.declaration import a_name
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.managed import ManagedSubscription
 from milepost.server.access.role import Role
@@ -68,14 +71,28 @@ async def create(mp: NamedDependency[Milepost], data: JSONBody[SubscriptionToCre
     options = data.options()
     with checked("subscription"):
         Created.of(data.name, options)
-    await mp.create_subscription(data.name, if_exists=data.if_exists, **options)
-    return await mp.manage(f"{mp.settings['group'].value}/{data.name}").info()
+    group = mp.settings["group"].value if data.group is UNSET else _group(data.group)
+    address = f"{group}/{data.name}"
+    with checked("subscription"):
+        await mp.create_subscription(address, if_exists=data.if_exists, **options)
+    return await mp.manage(address).info()
+
+
+def _group(given: str) -> str:
+    with checked("group"):
+        return a_name(given)
 
 
 @get(ONE, operation_id="show_subscription", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION))
 async def show(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
     """How a subscription stands."""
     return await managed(mp, group, name).info()
+
+
+@get(f"{ONE}/statistics", operation_id="statistics", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE))
+async def statistics(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionStatistics:
+    """What its consumers do, as its owner told within the last seconds. Asking changes nothing."""
+    return await managed(mp, group, name).statistics()
 
 
 @patch(
@@ -216,6 +233,7 @@ HANDLERS = (
     list_,
     create,
     show,
+    statistics,
     update,
     delete_,
     pause,

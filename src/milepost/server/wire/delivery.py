@@ -53,6 +53,8 @@ class DeliveriesToDecide(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """At most so many, the lowest positions first. Defaults to 10,000, which is also the most."""
     state: list[State] | None = None
     """With `all` and `up_to`: only those in these states. Defaults to the parked ones."""
+    key: str | None = None
+    """With `all` and `up_to`: only what is kept in order by this key."""
     reason: str | None = None
     """With `all` and `up_to`: only those whose reason has this text in it."""
 

@@ -45,7 +45,7 @@ class StreamToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The version that the stream must have, `no_stream`, `stream_exists`, or `any`."""
 
 
-class StreamMessage(msgspec.Struct, frozen=True):
+class StreamMessage(msgspec.Struct, frozen=True, gc=False):
     """A message of the log."""
 
     position: int
@@ -64,7 +64,10 @@ class StreamMessage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, message: Message[Any]) -> "StreamMessage":
-        """A message as it was read; its payload is passed on as it is stored."""
+        """A message as it was read; what is JSON is passed on as it is stored."""
+        raw = message.raw_properties
+        properties: Any = message.properties if raw is None else msgspec.Raw(raw.encode())
+        metadata: Any = msgspec.Raw(message.raw_metadata.encode())
         return cls(
             message.position,
             message.stream,
@@ -73,8 +76,8 @@ class StreamMessage(msgspec.Struct, frozen=True):
             message.type,
             message.time,
             msgspec.Raw(message.raw.encode()),
-            message.properties,
-            message.metadata,
+            properties,
+            metadata,
         )
 
 
@@ -83,7 +86,8 @@ class MessagePage(msgspec.Struct, frozen=True):
 
     messages: list[StreamMessage]
     next: int | None
-    """What to give as `after`, or as `after_version` for one stream, to go on after these; null when backwards."""
+    """What to give as `after`, or as `after_version` for one stream, to go on after these. Backwards it is for
+    `before` or `before_version`, and null where nothing was found."""
     more: bool
     """Whether there are more now."""
 

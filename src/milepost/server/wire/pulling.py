@@ -1,15 +1,17 @@
 """Deliveries that are pulled, and how they are settled."""
 
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
 from milepost.engine.pulling.pulled import Pulled, PulledDelivery
-from milepost.engine.pulling.settling import Settled
+from milepost.engine.pulling.settling import Failure, Settled
 from milepost.server.wire.message import StreamMessage
 
-Tokens = list[str] | dict[str, str]
-"""Tokens of deliveries, or each with its reason."""
+Why = str | Failure
+Tokens = list[str] | dict[str, Why]
+"""Tokens of deliveries, or each with its reason: a text, or an object with `reason` and `error`."""
 
 
 class ClaimedDelivery(msgspec.Struct, frozen=True):
@@ -57,12 +59,14 @@ class Settlements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """They are not wanted, and done."""
     extend: Tokens = []
     """They take longer, and are kept for `timeout` seconds from now on."""
-    reason: str = ""
-    """Why, for those that failed and have no reason of their own."""
+    reason: Why = ""
+    """Why, for those that failed and have no reason of their own: a text, or `reason` and `error`."""
     after: float | None = None
     """Seconds after which those of `retry` come again. Defaults to what the policy says."""
     timeout: float | None = None
     """Seconds for those of `extend`. Defaults to the subscription's own."""
+    id: UUID | None = None
+    """Of this request: sent again within five minutes, because the answer was lost, it is answered the same."""
 
 
 class SettledDeliveries(msgspec.Struct, frozen=True):

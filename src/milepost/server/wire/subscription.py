@@ -85,7 +85,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     max_waiting: Whole | UnsetType = UNSET
     """How many messages may wait behind others before it reads no further. Defaults to 100,000."""
     max_consumers: Whole | UnsetType | None = UNSET
-    """How many there may be. Defaults to null: as many as come."""
+    """How many may be served at a time. Defaults to null: as many as come."""
     max_unrouted: Whole | UnsetType = UNSET
     """How many messages that nobody wants may be set aside before it reads no further. Defaults to 100,000."""
     keep_done: float | UnsetType | None = UNSET
@@ -102,7 +102,9 @@ class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forb
     """A subscription for consumers, or for pulling with `tracking` `all`."""
 
     name: str
-    """Its name, in the group of the server."""
+    """Its name."""
+    group: str | UnsetType = UNSET
+    """Its group. Defaults to the server's own."""
     start: str | int | UnsetType = UNSET
     """Where it begins: `beginning` (the default), `now`, a time, or after a position."""
     if_exists: IfExists = "update"
@@ -114,6 +116,8 @@ class SubscriptionChanges(SubscriptionSettings, frozen=True, kw_only=True, forbi
 
     concurrency: Whole | UnsetType | None = UNSET
     """How many messages a process handles at once; null is what its program says."""
+    start: str | int | UnsetType = UNSET
+    """Refused, with a word on what to do: it has begun already. Move it instead."""
 
 
 class Subscriptions(msgspec.Struct, frozen=True):
@@ -124,7 +128,9 @@ class Subscriptions(msgspec.Struct, frozen=True):
 
 def _fields(settings: SubscriptionSettings) -> Mapping[str, Any]:
     return {
-        name: getattr(settings, name) for name in settings.__struct_fields__ if name not in ("name", "if_exists")
+        name: getattr(settings, name)
+        for name in settings.__struct_fields__
+        if name not in ("name", "group", "if_exists")
     }
 
 

@@ -1,14 +1,16 @@
 -- How subscriptions stand, as far as a person should know: what keeps them from going on, who serves them, and the first
 -- of what waits for somebody. What is parked is looked through up to a limit.
 select json_build_object(
-    'group', s."group", 'name', s.name, 'status', s.status, 'stalled', s.stalled,
+    'group', s."group", 'name', s.name,
+    'taken_by', case when s.in_code then 'handlers' when s.settings ->> 'tracking' = 'all' then 'pulls' else 'consumers' end,
+    'status', s.status, 'stalled', s.stalled,
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
     'barrier_seconds', date_part('epoch', s.barrier_until - :"schema".clock()), 'barrier_at', s.barrier_at,
     'retrying', n.retrying, 'parked', n.parked, 'first_parked', p."position",
     'parked_seconds', date_part('epoch', :"schema".clock() - p.since),
     'unrouted', n.unrouted, 'first_unrouted', u."position",
     'unrouted_seconds', date_part('epoch', :"schema".clock() - u.since),
-    'workers', w.workers, 'lease', w.lease,
+    'workers', w.workers, 'lease', w.lease, 'outdated', v.outdated,
     'lanes', s.lanes, 'free', l.free, 'free_seconds', l.seconds, 'position', l.lowest
 )::text
 from :"schema".subscriptions s
@@ -51,6 +53,11 @@ cross join lateral (
     from :"schema".workers w
     where s.id = any (w.wants) and w.beat + w.lease >= :"schema".clock()
 ) w
+cross join lateral (
+    select count(*) filter (where v.number < s.definition) as outdated
+    from :"schema".serving v
+    where v.subscription = s.id and :"schema".lives(v.worker, v.until)
+) v
 cross join lateral (
     select min(c."position") as lowest, count(*) filter (where not c.is_held) as free,
            date_part('epoch', max(:"schema".clock() - coalesce(o.since, s.created)) filter (where not c.is_held))

@@ -1,0 +1,134 @@
+"""Looks at every request before its handler does: who makes it, whether they may, and where a form comes from."""
+
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from litestar.connection import ASGIConnection, Request
+from litestar.handlers import BaseRouteHandler
+
+from milepost.console.cookies import SESSION, VISIT, cookies_of
+from milepost.console.entry import Entry
+from milepost.console.live import Live
+from milepost.console.session import opened
+from milepost.console.visit import Visit, csrf_of
+from milepost.server.access.entrance import check_role
+from milepost.server.access.role import Role
+from milepost.server.access.visitor import ANYBODY, Visitor
+from milepost.server.asgi import Scope, header
+from milepost.server.beside import Served
+from milepost.server.http.admission import refuse_options
+from milepost.server.problems import FORBIDDEN, INVALID, Refused
+from milepost.server.segments import names
+
+NOBODY = Visitor(frozenset())
+"""Somebody who is not logged in."""
+MOST_FIELDS = 20_000
+"""Of a form: a page of messages has a few hundred."""
+
+
+def needs(role: Role | None) -> dict[str, Any]:
+    """The options of a handler: the role that it takes; None: also for those who are not logged in."""
+    return {"role": role}
+
+
+class LogInFirst(Exception):
+    """A page that is not for somebody who is not logged in."""
+
+
+class FromElsewhere(Exception):
+    """A link of another site was followed: a browser keeps its cookies back then, and sends them next time."""
+
+
+class Admission:
+    """Makes a visit of a request, or refuses it."""
+
+    def __init__(self, served: Served, live: Live, entries: Sequence[Entry]) -> None:
+        self._served = served
+        self._live = live
+        self._entries = entries
+
+    async def admit(self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+        """Called for every request that has a handler."""
+        refuse_options(connection)
+        scope: Any = connection.scope
+        scope["path_params"] = names(scope["path_params"])
+        if _is_from_elsewhere(scope):
+            raise FromElsewhere
+        role: Role | None = handler.opt["role"]
+        if role is not None:
+            # Said at once: each question would wait for a connection for seconds.
+            self._live.watch.check()
+        visitor = await self._visitor(scope)
+        form: Mapping[str, Sequence[str]] = {}
+        if scope["method"] != "GET" and isinstance(connection, Request):
+            form = await _form(connection)
+            _check_origin(scope)
+        visit = self.visit(scope, visitor or NOBODY, form)
+        scope["state"]["visit"] = visit
+        if scope["method"] != "GET":
+            _check_form(visit)
+        if role is None:
+            return
+        if visitor is None:
+            raise LogInFirst
+        check_role(visitor, role)
+
+    def visit(self, scope: Scope, visitor: Visitor, form: Mapping[str, Sequence[str]]) -> Visit:
+        """A visit of somebody."""
+        cookies = cookies_of(scope)
+        cookie = cookies.get(VISIT if visitor.token is None else SESSION, "")
+        return Visit(
+            scope=scope,
+            served=self._served,
+            live_pages=self._live,
+            entries=self._entries,
+            visitor=visitor,
+            cookie=cookie or secrets.token_urlsafe(24),
+            is_new=not cookie,
+            cookies=cookies,
+            form=form,
+        )
+
+    async def _visitor(self, scope: Scope) -> Visitor | None:
+        if not self._served.entrance.asks:
+            return ANYBODY
+        session = await opened(cookies_of(scope).get(SESSION, ""), self._served.doorkeeper)
+        return None if session is None else Visitor(session.token.roles, session.token)
+
+
+def _is_from_elsewhere(scope: Scope) -> bool:
+    came_from, mode = header(scope, b"sec-fetch-site"), header(scope, b"sec-fetch-mode")
+    return (
+        scope["method"] == "GET"
+        and came_from in ("cross-site", "same-site")
+        and mode == "navigate"
+        and not cookies_of(scope)
+    )
+
+
+async def _form(request: Request[Any, Any, Any]) -> Mapping[str, Sequence[str]]:
+    try:
+        text = (await request.body()).decode()
+        return parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+    except ValueError as error:
+        raise Refused(INVALID, f"The form cannot be read: {error}") from None
+
+
+def _check_origin(scope: Scope) -> None:
+    """Refuses what a page of another site sent; browsers say so."""
+    origin = header(scope, b"origin")
+    came_from = header(scope, b"sec-fetch-site")
+    is_other = origin is not None and urlsplit(origin).netloc != header(scope, b"host")
+    if is_other or came_from not in (None, "same-origin"):
+        raise Refused(FORBIDDEN, "A page of another site sent this")
+
+
+def _check_form(visit: Visit) -> None:
+    if visit.is_new or not hmac.compare_digest(visit.sent("csrf").encode(), csrf_of(visit.cookie).encode()):
+        raise Refused(
+            FORBIDDEN,
+            "The form is from before you logged in or out, or your browser keeps no cookies: send it again",
+        )

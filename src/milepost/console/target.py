@@ -1,0 +1,47 @@
+"""A message that somebody names: by its position, or by its id."""
+
+from typing import Any
+from uuid import UUID
+
+from milepost.app import Milepost
+from milepost.console.numbers import is_position
+from milepost.console.stretch import reader_of
+from milepost.errors import InvalidMessage
+from milepost.log.message import Message
+from milepost.log.reader import END
+
+MOST = 20
+"""Streams that a message of the same id is looked for in."""
+
+
+async def named(mp: Milepost, wanted: str) -> int | None:
+    """The position of a message; None if there is none of this id. What names no message is refused."""
+    text = wanted.strip().replace(",", "")
+    if is_position(text):
+        return int(text)
+    known = uuid_of(text)
+    if known is None:
+        raise InvalidMessage("message", "a position such as 81,244 is wanted, or the id of a message, a UUID")
+    return next(reversed(await positions_of(mp, known)), None)
+
+
+async def message_at(mp: Milepost, position: int | None) -> Message[Any] | None:
+    """The message at a position."""
+    if position is None or not 0 < position <= END:
+        return None
+    found = await reader_of(mp).messages_at(mp.log.database, [position])
+    return found[0] if found else None
+
+
+async def positions_of(mp: Milepost, id: UUID) -> list[int]:
+    """Where messages with this id are: each stream may have one."""
+    rows = await mp.log.database.execute(mp.log.statements.get("positions_of_id"), {"id": id, "limit": MOST})
+    return [position for (position,) in rows]
+
+
+def uuid_of(text: str | None) -> UUID | None:
+    """The id that a text is, if it is one."""
+    try:
+        return None if text is None else UUID(text)
+    except ValueError:
+        return None

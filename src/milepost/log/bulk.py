@@ -1,0 +1,139 @@
+"""Large results, fetched whole in a thread.
+
+The driver's own way wakes the event loop for every few rows, and while the loop works on something else PostgreSQL
+stands still: what the system keeps for a connection is soon full. Here libpq takes a result to its end in one call
+that needs neither the loop nor Python's lock, and the server works on the next page during all of the last.
+"""
+
+import asyncio
+import re
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
+from threading import Lock
+from typing import Any, LiteralString
+from weakref import WeakKeyDictionary
+
+import psycopg
+from psycopg.adapt import PyFormat, Transformer
+from psycopg.errors import error_from_result
+from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+
+from milepost.log.connections import Row
+from milepost.log.database import Connection, Database, driver
+from milepost.threads import Threads
+
+HAND_OVER = 0.005
+"""Seconds that the loop waits for a thread to begin, at most. That takes a tenth of a millisecond; if the loop
+went on at once, Python would let the thread begin only after some milliseconds."""
+CANCEL_TIMEOUT = 5.0
+"""Seconds that a statement which nobody waits for any more gets to end, before its connection is cut."""
+
+_DONE = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
+
+class Bulk:
+    """Runs statements with large results, on connections of a database's pool."""
+
+    blocking = False
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._threads = Threads(database.pool_size, "reader")
+        self._prepared: WeakKeyDictionary[Connection, dict[bytes, bytes]] = WeakKeyDictionary()
+
+    def close(self) -> None:
+        """Ends its threads."""
+        self._threads.close()
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """The rows of a statement, in a transaction of its own."""
+        query, names = _numbered(statement)
+        async with self._database.connection() as connection:
+            with driver():
+                transformer = Transformer(connection)
+                given = [parameters[name] for name in names]
+                values = transformer.dump_sequence(given, [PyFormat.TEXT] * len(given))
+                result = await self._apart(connection, partial(self._fetch, connection, query, values))
+                transformer.set_pgresult(result)
+                rows: list[Row] = transformer.load_rows(0, result.ntuples, tuple)
+                return rows
+
+    async def _apart(self, connection: Connection, call: Callable[[], PGresult]) -> PGresult:
+        """A call in a thread. The connection is the thread's until it returns, whoever is cancelled."""
+        waits = Lock()
+        waits.acquire()
+
+        def begin() -> PGresult:
+            waits.release()
+            return call()
+
+        running = self._threads.run(begin)
+        waits.acquire(timeout=HAND_OVER)
+        awaited: asyncio.Future[Any] = running
+        while not awaited.done():
+            try:
+                await asyncio.wait([awaited])
+            except asyncio.CancelledError:
+                if awaited is running:
+                    awaited = asyncio.create_task(_stop(connection, running))
+        if awaited is not running:
+            raise asyncio.CancelledError
+        return running.result()
+
+    def _fetch(self, connection: Connection, query: bytes, values: Sequence[Any]) -> PGresult:
+        pgconn = connection.pgconn
+        if connection.prepare_threshold is None:
+            return _checked(pgconn, lambda: pgconn.exec_params(query, values, result_format=Format.BINARY))
+        prepared = self._prepared.setdefault(connection, {})
+        if query not in prepared:
+            name = b"milepost_%d" % len(prepared)
+            _checked(pgconn, lambda: pgconn.prepare(name, query))
+            prepared[query] = name
+        return _checked(pgconn, lambda: pgconn.exec_prepared(prepared[query], values, result_format=Format.BINARY))
+
+
+async def _stop(connection: Connection, running: "asyncio.Future[PGresult]") -> None:
+    """Ends what a thread waits for: by asking the server, and if that does not help, by cutting the connection."""
+    with suppress(psycopg.Error):
+        await connection.cancel_safe(timeout=CANCEL_TIMEOUT)
+    await asyncio.wait([running], timeout=CANCEL_TIMEOUT)
+    if not running.done():
+        with suppress(psycopg.Error):
+            _cut(connection.pgconn.socket)
+    await asyncio.wait([running])
+    # Looked at: nobody waits for it any more.
+    running.exception()
+
+
+def _cut(descriptor: int) -> None:
+    """Ends a connection under whoever waits for it; closing it stays theirs."""
+    peer = socket.socket(fileno=descriptor)
+    with suppress(OSError):
+        peer.shutdown(socket.SHUT_RDWR)
+    peer.detach()
+
+
+def _checked(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:
+    """What a call returns, if it went well."""
+    try:
+        result = call()
+    except MemoryError:
+        # What the driver says when there is no result at all.
+        raise psycopg.OperationalError(pgconn.get_error_message()) from None
+    if result.status in _DONE:
+        return result
+    error = error_from_result(result)
+    if pgconn.status == ConnStatus.BAD and not isinstance(error, psycopg.OperationalError):
+        raise psycopg.OperationalError(str(error))
+    raise error
+
+
+@cache
+def _numbered(statement: str) -> tuple[bytes, tuple[str, ...]]:
+    """A statement with its parameters as PostgreSQL counts them, and their names in that order."""
+    names: dict[str, int] = {}
+    numbered = re.sub(r"%\((\w+)\)s", lambda found: f"${names.setdefault(found[1], len(names) + 1)}", statement)
+    return numbered.replace("%%", "%").encode(), tuple(names)

@@ -1,0 +1,33 @@
+"""A stretch of the log in memory."""
+
+from dataclasses import dataclass
+
+from milepost.log.reader import Page
+
+MESSAGE_BYTES = 1000
+"""What a message takes in memory beside its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The messages between two positions: above `low`, up to `high`."""
+
+    low: int
+    high: int
+    messages: Page
+
+    def up_to(self, position: int | None) -> "Segment":
+        """What of it is not beyond a position, if there is one."""
+        if position is None or self.high <= position:
+            return self
+        return Segment(self.low, position, [message for message in self.messages if message.position <= position])
+
+    @property
+    def weight(self) -> int:
+        """Roughly how many bytes it takes in memory."""
+        return weight(self.messages)
+
+
+def weight(page: Page) -> int:
+    """Roughly how many bytes a page takes in memory."""
+    return sum(message.size + MESSAGE_BYTES for message in page) + MESSAGE_BYTES

@@ -1,0 +1,60 @@
+"""Pages that several who are at the same place read once."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from weakref import WeakValueDictionary
+
+from milepost.log.reader import Page, is_cut
+from milepost.log.segment import weight
+
+KEEP_BYTES = 8 * 2**20
+"""What is kept for those who come to the same place a little later."""
+
+Place = tuple[int, int]
+"""After which position, and how many messages at the most."""
+
+
+class Shared:
+    """The last pages of one query. With a single reader it keeps none."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self._pages: OrderedDict[Place, Page] = OrderedDict()
+        self._kept = 0
+        self._locks: WeakValueDictionary[Place, asyncio.Lock] = WeakValueDictionary()
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Counts a reader from the beginning of the block to its end."""
+        self.readers += 1
+        try:
+            yield
+        finally:
+            self.readers -= 1
+            if self.readers < 2:
+                self._pages.clear()
+                self._kept = 0
+
+    async def page(self, low: int, high: int, size: int, fetch: Callable[[], Awaitable[Page]]) -> Page:
+        """The page above `low`, up to `high`: one that is there, or is on its way, or else what `fetch` brings."""
+        if self.readers < 2:
+            return await fetch()
+        place = (low, size)
+        async with self._locks.setdefault(place, asyncio.Lock()):
+            page = self._pages.get(place)
+            if page is None or page[-1].position > high:
+                page = await fetch()
+                self._keep(place, page)
+            return page
+
+    def _keep(self, place: Place, page: Page) -> None:
+        # One that is not full ends where its reader thought that the log does.
+        if place in self._pages or not is_cut(page, place[1]):
+            return
+        self._pages[place] = page
+        self._kept += weight(page)
+        while self._kept > KEEP_BYTES:
+            _, oldest = self._pages.popitem(last=False)
+            self._kept -= weight(oldest)

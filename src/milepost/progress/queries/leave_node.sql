@@ -1,0 +1,1 @@
+delete from :"schema".nodes n where n.id = %(id)s::text

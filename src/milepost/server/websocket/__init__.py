@@ -1,0 +1,1 @@
+"""Consumers elsewhere: deliveries and settlements over a WebSocket."""
