@@ -3,11 +3,17 @@
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
+
+import psycopg
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 PGBOUNCER = Path(shutil.which("pgbouncer") or "/usr/sbin/pgbouncer")
@@ -46,7 +52,7 @@ class Server:
         self.binaries = binaries
         self.folder = folder or Path(tempfile.mkdtemp(prefix="mp-"))
         self.data = self.folder / "data"
-        self._settings = {"fsync": "off", "max_connections": "200", **(settings or {})}
+        self._settings = {"fsync": "off", "max_connections": "400", **(settings or {})}
         self._as = unprivileged()
         if self._as:
             os.chown(self.folder, self._as["user"], self._as["group"])
@@ -148,3 +154,29 @@ class PgBouncer:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def pooler_before(server: Server) -> Iterator[PgBouncer]:
+    """One that answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pooler = PgBouncer(server, port).start()
+    try:
+        wait_for(pooler.url)
+        yield pooler
+    finally:
+        pooler.remove()
+
+
+def wait_for(url: str) -> None:
+    """Waits until a server answers."""
+    for _ in range(200):
+        try:
+            psycopg.connect(url, connect_timeout=1).close()
+        except psycopg.OperationalError:
+            sleep(0.05)
+        else:
+            return
+    raise TimeoutError(url)

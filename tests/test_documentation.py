@@ -14,8 +14,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from server.process import ServerProcess
+
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
+SERVER = "http://localhost:8480"
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
 
@@ -34,13 +37,24 @@ def own_database(embedded_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
+@pytest.fixture
+def own_server(own_database: str) -> Iterator[str]:
+    """The address of a server on that database, where a page needs one."""
+    server = ServerProcess(own_database, "milepost")
+    yield server.address
+    server.kill()
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_the_snippets_of_a_page_run_from_top_to_bottom(
-    page: Path, own_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, own_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, object] = {"__name__": f"docs.{page.stem}", "database_url": own_database}
-    for number, text in enumerate(snippets(page)):
+    for number, written in enumerate(snippets(page)):
+        text = written
+        if SERVER in written:
+            text = written.replace(SERVER, request.getfixturevalue("own_server"))
         code = compile(text, f"{page.name} snippet {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, namespace)
         if inspect.iscoroutine(result):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from milepost import Milepost, NewMessage, NoDatabase
-from milepost.embedded import folder_of, is_embedded
+from milepost.embedded import folder_of, is_embedded, stop
 
 PROGRAM = """
 import asyncio
@@ -39,6 +39,14 @@ def test_two_runs_share_their_data_and_leave_no_server_behind(tmp_path: Path) ->
         assert run.stderr == b""
     assert (tmp_path / ".milepost" / "data" / "PG_VERSION").exists()
     assert not (tmp_path / ".milepost" / "data" / "postmaster.pid").exists()
+
+
+def test_a_program_that_was_killed_keeps_no_server_running(tmp_path: Path) -> None:
+    killed = PROGRAM.replace("        print", "        os.kill(os.getpid(), signal.SIGKILL)\n        print")
+    for program in (f"import os, signal\n{killed}", PROGRAM):
+        subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, timeout=60, check=False)
+    assert (tmp_path / ".milepost" / "data" / "PG_VERSION").exists()
+    assert not stop(f"embedded:{tmp_path}/.milepost/data")
 
 
 async def test_a_folder_that_cannot_be_used(tmp_path: Path) -> None:

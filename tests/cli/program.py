@@ -83,7 +83,7 @@ class Program:
         """Sends a signal, if one is given, and waits for the end."""
         if number is not None:
             self.process.send_signal(number)
-        out, err = self.process.communicate(stdin, timeout=30)
+        out, err = self.process.communicate(stdin, timeout=120)
         return Outcome(self.process.returncode, out.decode(), err.decode())
 
     def interrupt(self) -> Outcome:

@@ -1,6 +1,8 @@
 """`milepost append` with one message: what words mean, and what is refused."""
 
+import psycopg
 import pytest
+from psycopg import sql
 
 from cli.program import Run
 
@@ -16,6 +18,14 @@ def test_a_message_is_appended_with_everything_it_has(run: Run) -> None:
     assert line["properties"] == {"amount": 120, "region": "EU"}
     assert line["metadata"] == {"correlation_id": "7"}
     assert (line["id"], line["version"], line["position"]) == (ID, 1, 1)
+
+
+def test_a_large_position_can_be_given_to_other_commands(run: Run, database_url: str, schema: str) -> None:
+    run("append", "order-1", "t", "1").done()
+    with psycopg.connect(database_url) as connection:
+        sequence = sql.Identifier(schema, "messages_position_seq").as_string(connection)
+        connection.execute("select setval(%s, 81243)", [sequence])
+    assert run("append", "order-1", "t", "2").done().out == "appended: version 2 of its stream, position 81244\n"
 
 
 def test_the_same_id_again_is_a_duplicate(run: Run) -> None:

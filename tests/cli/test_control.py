@@ -70,7 +70,27 @@ def test_a_replay(run: Run, shop: Milepost, seen: Seen) -> None:
 
 @pytest.mark.parametrize("place", ["yesterday", "-1", "1.5", "99999999999999999999"])
 def test_to_nowhere(run: Run, shop: Milepost, place: str) -> None:
-    run("subscriptions", "move", "shop/invoices", "--yes", "--", place).refused("is wanted")
+    refused = run("subscriptions", "move", "shop/invoices", "--yes", "--", place)
+    refused.refused("is wanted")
+    assert "fault" not in refused.err
+
+
+def test_a_time_as_the_help_says_it(run: Run, shop: Milepost, seen: Seen) -> None:
+    for place in ("3h ago", "3h"):
+        run("subscriptions", "move", "shop/invoices", place).refused("goes on after position 0")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["move", "shop/invoices", "11", "--yes"], "the log ends at position 10, before 11"),
+        (["replay", "shop/invoices", "8", "--end", "2", "--yes"], "has nothing in it"),
+    ],
+)
+def test_places_that_make_no_sense(run: Run, shop: Milepost, words: list[str], said: str) -> None:
+    refused = run("subscriptions", *words)
+    refused.refused(said)
+    assert "fault" not in refused.err
 
 
 def test_a_limit(run: Run, shop: Milepost) -> None:

@@ -72,7 +72,8 @@ async def test_what_changes_is_printed_at_start(mp: Milepost, start: Start, tmp_
         "order changed from stream to property customer; lanes changed from 4 to 2, from position 1 on"
     )
     assert await complaint(new) == "stands still: it is to order by property customer in 2 lanes"
-    for program in (ordered, new):
+    # The older one first: it would go back to its own order when the newer has ended.
+    for program in (new, ordered):
         assert (await asyncio.to_thread(program.end, signal.SIGTERM)).status == 0
 
     renamed = start("run", "fourth:mp", cwd=tmp_path)

@@ -1,7 +1,9 @@
 """`milepost doctor`: each check finds what it is for."""
 
+import re
 import socket
 from collections.abc import Iterator
+from datetime import datetime, timedelta, tzinfo
 from typing import Any
 
 import psycopg
@@ -46,6 +48,18 @@ def test_nothing_is_wrong(run: Run, log: None) -> None:
     printed = run("doctor").out
     assert "notifications" in printed
     assert "\x1b" not in printed
+
+
+def test_the_size_of_a_log_that_nobody_has_analyzed_yet(
+    run: Run, log: None, database_url: str, schema: str
+) -> None:
+    """A new log is not said to be empty."""
+    statement = sql.SQL("select pg_stat_get_live_tuples({}::regclass)")
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        counted = statement.format(sql.Literal(f'"{schema}".messages'))
+        while connection.execute(counted).fetchone() != (1,):
+            connection.execute("select pg_sleep(0.05)")
+    assert finding(run("doctor", "--json"), "size")["finding"].startswith("about 1 messages in")
 
 
 def test_a_server_that_is_not_there(run: Run) -> None:
@@ -109,6 +123,22 @@ def test_commits_that_a_crash_can_lose(run: Run, log: None, database_url: str) -
     assert "synchronous_commit" in found["finding"]
 
 
+@pytest.mark.parametrize(("seconds", "said"), [(3600, "behind"), (-3600, "ahead of")])
+def test_clocks_that_differ(run: Run, log: None, monkeypatch: pytest.MonkeyPatch, seconds: int, said: str) -> None:
+    class Elsewhere(datetime):
+        """The clock of a machine that nobody has set."""
+
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(seconds=seconds)
+
+    monkeypatch.setattr("milepost.cli.checks.server.datetime", Elsewhere)
+    outcome = run("doctor", "--json")
+    found = finding(outcome, "clock")
+    assert (outcome.status, found["verdict"]) == (0, "warning")
+    assert re.search(rf"the server's is 3,[56]\d\d\.\d s {said} this machine's", found["finding"])
+
+
 def test_a_user_with_few_rights(run: Run, log: None, database_url: str, schema: str) -> None:
     role = sql.Identifier(f"reader_{schema}")
     with psycopg.connect(database_url, autocommit=True) as connection:
@@ -167,7 +197,7 @@ def test_a_pooler(run: Run, server: Server) -> None:
         assert finding(outcome, "pooler")["verdict"] == "warning"
         notifications = finding(outcome, "notifications")
         assert notifications["verdict"] == "warning"
-        assert "50 ms" in notifications["finding"]
+        assert "50 to 400 ms" in notifications["finding"]
         run("append", "a-1", "t", "1", "--url", pooler.url).done()
         assert len(run("read", "--json", "--follow", "--limit", "1", "--url", pooler.url).lines) == 1
     finally:

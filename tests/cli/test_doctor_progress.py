@@ -126,7 +126,7 @@ class TestWorkers:
         assert (outcome.status, found["verdict"]) == (1, "problem")
         assert f"{program.process.pid}" in found["subject"]
         assert "of group shop was last heard of" in found["finding"]
-        assert "nobody else works, so its 2 lanes stand still: start its program again" in found["finding"]
+        assert "nobody else works there, so its 2 lanes stand still: start its program again" in found["finding"]
         assert "shop/invoices is served by nobody" in finding(outcome, "lanes")["finding"]
         # Whoever comes next takes its place.
         start("run", "shop:mp", cwd=tmp_path)
@@ -153,7 +153,25 @@ class TestWorkers:
                 found = finding(run("doctor", "--json"), "workers")
         assert (found["verdict"], found["subject"]) == ("warning", "gone")
         assert "last heard of 5 min ago, and its lease is 30 s" in found["finding"]
-        assert "others take its 0 lanes" in found["finding"]
+        assert "it had no lane; find out why" in found["finding"]
+
+    @pytest.mark.parametrize(
+        ("group", "verdict", "said"),
+        [
+            ("shop", "warning", "others take its 1 lane within some seconds"),
+            ("other", "problem", "nobody else works there, so its 1 lane stands still: start its program again"),
+        ],
+    )
+    def test_only_workers_of_its_group_take_its_lanes(
+        self, run: Run, ran: Milepost, execute: Execute, group: str, verdict: str, said: str
+    ) -> None:
+        worker = "insert into {}.workers values (%s, %s, 'milepost', {}.clock() - %s::interval, '30 s')"
+        execute(worker, "gone", "shop", "5 min")
+        execute(worker, "there", group, "1 s")
+        execute("update {}.lanes set owner = 'gone' where lane = 0")
+        found = finding(run("doctor", "--json"), "workers")
+        assert (found["verdict"], found["subject"]) == (verdict, "gone")
+        assert said in found["finding"]
 
     def test_one_of_another_version(self, run: Run, shop: Milepost, execute: Execute) -> None:
         with shop.sync as log, log.running():
@@ -177,6 +195,23 @@ class TestLanes:
         found = finding(outcome, "lanes")
         assert (outcome.status, found["verdict"]) == (1, "problem")
         assert "shop/invoices is served by nobody, with 3 positions behind: start its program" in found["finding"]
+
+    def test_nobody_takes_from_one_for_consumers(self, run: Run) -> None:
+        run("subscriptions", "create", "shipping").done()
+        run("append", "order-1", "t", "1").done()
+        found = finding(run("doctor", "--json"), "lanes")
+        assert found["verdict"] == "problem"
+        assert "with 1 position behind: start a program that has a consumer for it" in found["finding"]
+
+    def test_nobody_has_pulled(self, run: Run) -> None:
+        """Who pulls comes and goes: that nobody is there is no problem."""
+        run("subscriptions", "create", "emails", "--tracking", "all").done()
+        assert finding(run("doctor", "--json"), "lanes")["verdict"] == "ok"
+        run("append", "order-1", "t", "1").done()
+        outcome = run("doctor", "--json")
+        found = finding(outcome, "lanes")
+        assert (outcome.status, found["verdict"]) == (0, "warning")
+        assert "default/emails has not been pulled for the last 1 position" in found["finding"]
 
     def test_nobody_serves_it_and_messages_are_to_be_tried_again(
         self, run: Run, ran: Milepost, execute: Execute
@@ -254,6 +289,27 @@ class TestStatus:
         # It ends by itself.
         execute(stands, -1, at)
         assert finding(run("doctor", "--json"), "status")["verdict"] == "ok"
+
+    def test_two_definitions(self, run: Run, make_mp: MakeMilepost) -> None:
+        def program(category: str) -> Milepost:
+            mp = make_mp()
+
+            @mp.subscription("bills", category=category)
+            async def handle(message: Message[Any]) -> None: ...
+
+            return mp
+
+        with program("order").sync as older, older.running():
+            with program("invoice").sync as newer, newer.running():
+                while not newer.manage("bills").info().outdated:
+                    pass
+                outcome = run("doctor", "--json")
+            found = finding(outcome, "status")
+            assert (outcome.status, found["verdict"], found["subject"]) == (0, "warning", "default/bills")
+            assert "with another definition, and 1 older one waits: stop those" in found["finding"]
+            while older.manage("bills").info().outdated:
+                pass
+            assert finding(run("doctor", "--json"), "status")["verdict"] == "ok"
 
 
 class TestDeliveries:

@@ -168,7 +168,7 @@ def test_a_second_control_c_does_not_wait_for_a_locked_stream(
 
 
 def wait_until_stored(run: Run, count: int) -> None:
-    deadline = monotonic() + 20
+    deadline = monotonic() + 40
     while len(run("read", "--json").lines) < count:
         assert monotonic() < deadline
         sleep(0.05)

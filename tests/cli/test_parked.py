@@ -3,6 +3,7 @@
 import os
 import pty
 import signal
+import termios
 from typing import Any
 
 import psycopg
@@ -156,6 +157,15 @@ class TestDecisions:
         run("parked", "skip", "shop/invoices", "--all", "--state", "retrying", "--reason", "odd", "-y").done()
         assert states(database_url, schema)[1] == "skipped"
 
+    def test_those_of_a_key(self, run: Run, shop: Milepost, database_url: str, schema: str) -> None:
+        run("parked", "retry", "shop/invoices", "--all", "--key", "order-2").refused("retry 1 message of shop")
+        words = ("shop/invoices", "--all", "--key", "order-2", "--yes", "--json")
+        assert run("parked", "retry", *words).done().json["moved"] == 1
+        assert states(database_url, schema) == {1: "parked", 2: "waiting", 3: "retrying"}
+        assert run("parked", "skip", *words).done().json["moved"] == 0
+        assert run("parked", "skip", *words, "--state", "retrying").done().json["moved"] == 1
+        assert states(database_url, schema) == {1: "parked", 2: "waiting", 3: "skipped"}
+
     def test_a_paused_subscription(self, run: Run, shop: Milepost, database_url: str, schema: str) -> None:
         with psycopg.connect(database_url) as connection:
             pause = sql.SQL("update {}.subscriptions set status = 'paused'").format(sql.Identifier(schema))
@@ -171,6 +181,7 @@ class TestDecisions:
 
     def test_words_that_exclude_each_other(self, run: Run, shop: Milepost) -> None:
         run("parked", "retry", "shop/invoices", "1", "--reason", "odd").refused("positions say which ones")
+        run("parked", "skip", "shop/invoices", "1", "--key", "order-1").refused("positions say which ones")
         run("parked", "retry", "shop/invoices", "-1").refused("--help")
         run("parked", "retry", "shop/invoices", "--all", "--yes", "--state", "waiting").refused(
             "retry is for parked, retrying"
@@ -225,6 +236,31 @@ class TestCtrlC:
                 connection.commit()
         moved = sum(state == "retrying" for state in states(database_url, schema).values())
         return program, moved
+
+    def test_what_it_says_is_not_behind_the_bar(
+        self, start: Start, shop: Milepost, database_url: str, schema: str
+    ) -> None:
+        park_many(database_url, schema, self.COUNT)
+        terminal, inner = pty.openpty()
+        termios.tcsetwinsize(inner, (24, 200))
+        lock = sql.SQL('select from {}.deliveries where "position" = 2500 for update').format(
+            sql.Identifier(schema)
+        )
+        with psycopg.connect(database_url) as connection:
+            connection.execute(lock)
+            program = start("parked", "retry", "shop/invoices", "--all", "--yes", stderr=inner)
+            os.close(inner)
+            shown = os.read(terminal, 65536)
+            while b"2,000 of 5,002" not in shown:
+                shown += os.read(terminal, 65536)
+            program.process.send_signal(signal.SIGINT)
+        while b"goes on from here" not in shown:
+            shown += os.read(terminal, 65536)
+        program.process.wait(30)
+        os.close(terminal)
+        erase = b"\x1b[2K"
+        [said] = [part for part in shown.split(erase) if b"milepost: " in part]
+        assert said.strip().startswith(b"milepost: retried 3,000 of 5,002, the others are as they were")
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_it_says_how_far_it_came(

@@ -17,7 +17,7 @@ SHOP = """
 import asyncio
 import os
 from typing import Any
-from milepost import Message, Milepost
+from milepost import Message, Milepost, Park
 
 mp = Milepost(concurrency=5)
 empty = Milepost()
@@ -27,6 +27,8 @@ other = "text"
 async def invoice(message: Message[Any]) -> None:
     with open("handled", "a") as file:
         file.write(f"{os.getpid()} {message.position}\\n")
+    if message.type == "odd":
+        raise Park("red \\x1b[31m\\nbell \\x07")
     if message.type == "endless":
         await asyncio.Event().wait()
 
@@ -96,7 +98,7 @@ async def until_handled(mp: Milepost, shop: Shop, processes: int) -> None:
 async def until_workers(mp: Milepost, count: int) -> None:
     """Waits until so many workers give signs of life."""
     statement = qualified("select count(*) from {}.workers", mp)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while list(await mp.log.database.execute(statement, {})) != [(count,)]:
             await asyncio.sleep(0.05)
 
@@ -114,6 +116,14 @@ async def test_a_program_runs_until_a_signal(mp: Milepost, start: Start, shop: S
     assert outcome.out.splitlines() == LINES
     owned = await mp.log.database.execute(qualified("select count(owner) from {}.lanes", mp), {})
     assert list(owned) == [(0,)]
+
+
+async def test_what_a_terminal_would_obey_is_spelled_out(mp: Milepost, start: Start, shop: Shop) -> None:
+    program = start("run", "shop:mp", cwd=shop.folder)
+    await mp.append("order-odd", NewMessage("odd"))
+    await until_handled(mp, shop, 1)
+    outcome = await end(program, signal.SIGTERM)
+    assert "parked at attempt 1: red \\x1b[31m\\nbell \\x07\n" in outcome.err
 
 
 @pytest.mark.timeout(100)
@@ -134,7 +144,7 @@ async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> 
     program = start("run", "shop:mp", "--processes", "2", "--grace", "600", cwd=shop.folder)
     await mp.append("order-1", NewMessage("endless"))
     await until_workers(mp, 2)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while not shop.handled():
             await asyncio.sleep(0.05)
     program.process.send_signal(signal.SIGTERM)

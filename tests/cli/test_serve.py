@@ -15,6 +15,7 @@ import pytest
 from cli.program import Program, Run, Start
 from milepost import Milepost, NewMessage
 from server.followers import following
+from server.websocket.talking import talking
 
 
 def served(program: Program) -> str:
@@ -33,17 +34,33 @@ async def test_it_serves_until_a_signal(mp: Milepost, start: Start) -> None:
         assert (outcome.status, outcome.err) == (0, "")
 
 
+async def test_a_signal_right_after_it_says_where(mp: Milepost, start: Start) -> None:
+    """It has its handlers by then, and leaves nothing behind."""
+    for _ in range(3):
+        program = start("serve", "--port", "0")
+        served(program)
+        outcome = await asyncio.to_thread(program.end, signal.SIGTERM)
+        assert (outcome.status, outcome.err) == (0, "")
+        assert await mp.nodes() == []
+
+
 async def test_followers_and_whoever_waits_are_told_at_the_end(mp: Milepost, start: Start) -> None:
     await mp.create_subscription("shipping")
     await mp.append("order-1", NewMessage("a"))
     program = start("serve", "--port", "0", "--grace", "20")
-    async with httpx.AsyncClient(base_url=served(program), timeout=30) as client, following(client) as events:
+    address = served(program)
+    async with (
+        httpx.AsyncClient(base_url=address, timeout=40) as client,
+        httpx.AsyncClient(base_url=address, timeout=40) as another,
+        following(client) as events,
+    ):
         await events.messages(1)
+        # On a connection that the server has: what is asked on another one afterwards is answered later.
+        await another.get("/v1/head")
         params = {"position": 1, "timeout": 60}
-        waiting = asyncio.create_task(client.get("/v1/subscriptions/default/shipping/caught-up", params=params))
-        while not (await client.get("/v1/subscriptions")).json():
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        waiting = asyncio.create_task(another.get("/v1/subscriptions/default/shipping/caught-up", params=params))
+        for _ in range(10):
+            await client.get("/v1/head")
         ending = asyncio.create_task(asyncio.to_thread(program.end, signal.SIGTERM))
         last = await events.next()
         assert (last["event"], "/problems/going-away" in last["data"]) == ("problem", True)
@@ -63,7 +80,7 @@ async def test_what_is_open_is_finished(mp: Milepost, start: Start) -> None:
     )
     assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
     ending = asyncio.create_task(asyncio.to_thread(program.end, signal.SIGTERM))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         # Nothing new begins.
         while await asyncio.to_thread(is_open, address):
             await asyncio.sleep(0.02)
@@ -78,7 +95,7 @@ async def test_what_is_open_is_finished(mp: Milepost, start: Start) -> None:
 
 def is_open(address: str) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=5):
+        with socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=30):
             return True
     except OSError:
         return False
@@ -87,12 +104,12 @@ def is_open(address: str) -> bool:
 async def test_the_grace_ends(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--grace", "0.5")
     port = int(served(program).rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as stuck:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as stuck:
         stuck.sendall(
             b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-            b"Content-Length: 100\r\n\r\n{"
+            b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
         )
-        await asyncio.sleep(0.2)
+        assert await asyncio.to_thread(stuck.recv, 100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         outcome = await asyncio.to_thread(program.end, signal.SIGTERM)
     assert outcome.status == 0
 
@@ -106,7 +123,7 @@ async def test_elsewhere_a_token_is_asked_for(mp: Milepost, start: Start) -> Non
         assert (await client.get("/v1/head")).status_code == 401
         made = start("token", "make", "shop", "--role", "read").end()
         headers = {"authorization": f"Bearer {made.out.strip()}"}
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(40):
             while (await client.get("/v1/head", headers=headers)).status_code != 200:
                 await asyncio.sleep(0.05)
 
@@ -141,11 +158,39 @@ async def test_tls(mp: Milepost, start: Start, tmp_path: Path) -> None:
         answer = await client.get("/v1/head")
         assert answer.json() == {"position": 0}
         assert "strict-transport-security" in answer.headers
+    await mp.create_subscription("shipping")
+    await mp.append("order-1", NewMessage("a"))
+    async with talking(address, ssl=context) as talk:
+        assert (await talk.hello())["node"] == address
+        [delivery] = await talk.take(1)
+        ending = asyncio.create_task(asyncio.to_thread(program.end, signal.SIGTERM))
+        await talk.say("settle", ref=1, ack=[delivery["id"]])
+        await talk.expect("settled", ref=1, refused=[])
+        await talk.ended("going away", 1001)
+    outcome = await ending
+    assert (outcome.status, outcome.err) == (0, "")
+
+
+async def test_it_says_where_it_is(mp: Milepost, start: Start) -> None:
+    start("serve", "--port", "0", "--advertise", "https://milepost-1.example:8480/")
+    async with asyncio.timeout(30):
+        while not (nodes := await mp.nodes()):
+            await asyncio.sleep(0.02)
+    assert [node.address for node in nodes] == ["https://milepost-1.example:8480"]
+
+
+@pytest.mark.parametrize("url", ["node-1:8480", "ftp://a", "http://", "http://a b", "http://u:p@a", "http://a?b"])
+def test_what_is_no_address(run: Run, url: str) -> None:
+    run("serve", "--port", "0", "--advertise", url).refused("--advertise", "is wanted")
 
 
 async def test_an_embedded_one(start: Start, folder: Path) -> None:
-    program = start("serve", "--embedded", "--port", "0", cwd=folder)
-    async with httpx.AsyncClient(base_url=served(program)) as client:
+    program = start("serve", "--embedded", "--port", "0", "--tokens", cwd=folder)
+    address = served(program)
+    assert "`milepost token make NAME --role read --url embedded`" in program.complaint()
+    made = start("token", "make", "shop", "--role", "append", "--url", "embedded", cwd=folder).end()
+    headers = {"authorization": f"Bearer {made.out.strip()}"}
+    async with httpx.AsyncClient(base_url=address, headers=headers) as client:
         assert (await client.post("/v1/streams/a-1", json={"type": "a"})).json()["position"] == 1
         assert (await asyncio.to_thread(program.end, signal.SIGTERM)).status == 0
 

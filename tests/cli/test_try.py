@@ -41,7 +41,7 @@ class Mailer:
 async def mailer() -> Mailer:
     return Mailer()
 
-@mp.subscription("balances", category="order", retry=Retry(attempts=2, jitter=0), timeout=1)
+@mp.subscription("balances", category="order", retry=Retry(attempts=2, jitter=0), timeout=3)
 async def balance(event: Placed, tx: Transaction, context: Context) -> None:
     print(f"attempt {context.attempt} of {context.subscription} at {context.position}")
     await tx.execute("insert into balances values (%s, %s)", (event.order, event.amount))
@@ -74,7 +74,7 @@ async def balance(event: Placed, tx: Transaction, context: Context) -> None:
             await tx.execute("commit")
             await tx.execute("begin")
 
-@mp.subscription("mails", category="order", where="amount > 10", timeout=1)
+@mp.subscription("mails", category="order", where="amount > 10", timeout=60)
 def mail(event: Placed, mailer: Mailer, context: Context) -> None:
     context.logger.info("to order %d", event.order)
     mailer.send(f"order {event.order}")
@@ -86,7 +86,7 @@ def mail(event: Placed, mailer: Mailer, context: Context) -> None:
 @mp.subscription("stops", category="order", timeout=0.05)
 async def stop(event: Placed) -> None:
     breakpoint()
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # longer than its time-out
     print("went on")
 
 @mp.subscription("batches", category="order")
@@ -195,7 +195,7 @@ async def test_everything_is_told_and_rolled_back(mp: Milepost, tries: Try, shop
         ("parks", 1, ["raised after", "would be parked: odd"]),
         ("skips", 0, ["would be skipped: old"]),
         ("puts off", 1, ["would be tried again in 60.0 s, and this counts as no attempt: closed"]),
-        ("waits", 1, ["timed out after 1 s", "would be tried again in 5.0 s: TimedOut"]),
+        ("waits", 1, ["timed out after 3 s", "would be tried again in 5.0 s: TimedOut"]),
         ("expects", 1, ["its transaction cannot be committed", "WrongVersion: stream 'order-1' is at version 1"]),
         ("defers", 1, ["its transaction cannot be committed", "ForeignKeyViolation"]),
     ],
@@ -273,7 +273,7 @@ async def test_a_person_is_asked(mp: Milepost, tries: Try, shop: Path, answer: b
 
 async def test_what_it_prints_is_shown_when_it_does(mp: Milepost, tries: Try, shop: Path) -> None:
     program = tries.started("mails", await place(mp, "waits", amount=20), "--yes")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while await asyncio.to_thread(program.line) != "mail: order 1\n":
             pass
     (shop / "go").touch()
@@ -358,6 +358,8 @@ async def test_a_schema_is_left_as_it_is(tries: Try, monkeypatch: pytest.MonkeyP
         (["balance", "1"], "did you mean 'balances'?"),
         (["billing/balances", "1"], "this program has the handlers of group 'shop' alone"),
         (["shop/balances", "99"], "there is no message at position 99; the log ends at 2"),
+        (["balances", str(2**63)], "POSITION"),
+        (["balances", "0"], "POSITION"),
         (["balances", "1", "2"], "balance takes one message and no batch"),
         (["balances", "1", "--json", "--pdb"], "the debugger is for a person"),
         (["several", "1", "2", "--force"], "for different handlers"),

@@ -17,6 +17,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 
 from contrib.telemetry import Telemetry, context_of, is_child
+from engine.consuming.taking import ack, orders, take
 from milepost import Context, Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction
 from milepost.complaints import Complaints
 from milepost.engine.instrument import CallEnd
@@ -481,6 +482,26 @@ class TestMetrics:
         assert failed.count == 1
         durations = telemetry.metrics()["messaging.process.duration"]
         assert sum(point.count for point in durations) == 10
+
+    async def test_what_consumers_do_is_counted(self, mp: Milepost, telemetry: Telemetry) -> None:
+        @mp.subscription("handled", category="order", lanes=1)
+        async def handle(message: Message[Any]) -> None: ...
+
+        await mp.create_subscription("shipping")
+        await orders(mp, 4)
+        async with mp.consumer("shipping") as consumer:
+            await mp.run_until_idle()
+            *done, parked = await take(consumer, 4)
+            await ack(done)
+            await parked.park("not now")
+        of = {
+            "messaging__destination__subscription__name": "shipping",
+            "messaging__consumer__group__name": "default",
+        }
+        assert telemetry.value("milepost.messages.handled", **of) == 3
+        assert telemetry.value("milepost.messages.parked", **of) == 1
+        of["messaging__destination__subscription__name"] = "handled"
+        assert telemetry.value("milepost.messages.handled", **of) == 4
 
     async def test_lag_is_asked_when_it_is_collected(self, mp: Milepost, telemetry: Telemetry) -> None:
         go_on = asyncio.Event()

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.consuming.taking import ack, orders, take
 from milepost import Message, Milepost, NewMessage, Park, Retry, Skip, Unavailable
 from milepost.cli.metrics import Metrics as ProcessMetrics
 from milepost.contrib import outlook
@@ -238,6 +239,41 @@ async def test_two_programs_of_a_process(make_mp: MakeMilepost, registry: Collec
         found = read(generate_latest(registry))
         assert value(found, "milepost_messages_handled_total", group="one") == 1
         assert value(found, "milepost_messages_handled_total", group="two") == 1
+
+
+async def test_a_process_with_consumers_only(
+    make_mp: MakeMilepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outlook, "FRESH", 0.0)
+
+    def look() -> Samples:
+        return read(generate_latest(registry))
+
+    async with make_mp(group="sales") as sales, make_mp(group="stock") as stock:
+        for mp in (sales, stock):
+            instrument(mp, registry)
+            await mp.create_subscription("shipping", retry=Retry(delay=600))
+        await orders(sales, 5)
+        async with sales.consumer("shipping") as consumer:
+            *done, failed, parked = await take(consumer, 5)
+            await ack(done)
+            async with failed:
+                raise ValueError
+            await parked.park("not now")
+            found = await eventually(look, "milepost_lag_positions", 0, group="sales")
+            assert value(found, "milepost_lanes_held", group="sales") == 1
+        # Two programs have consumers of it, one after the other: it is one subscription.
+        for mp in (sales, stock):
+            async with mp.consumer("stock/shipping") as consumer:
+                await ack(await take(consumer, 2))
+        found = await asyncio.to_thread(look)
+    assert value(found, "milepost_messages_handled_total", group="sales") == 3
+    assert value(found, "milepost_attempts_failed_total", group="sales") == 1
+    assert value(found, "milepost_messages_retried_total", group="sales") == 1
+    assert value(found, "milepost_messages_parked_total", group="sales") == 1
+    assert value(found, "milepost_handling_seconds_count", group="sales") == 4
+    assert value(found, "milepost_lanes_held", group="sales") == 0
+    assert value(found, "milepost_messages_handled_total", group="stock") == 4
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), psycopg.errors.InsufficientPrivilege("not for you")])

@@ -367,3 +367,20 @@ def test_a_suspect_that_was_given_back_and_is_loaded_again_has_not_been_tried() 
             Make(),
         ],
     )
+
+
+def test_a_release_ends_what_came_back_though_no_more_may_be_unrouted() -> None:
+    replay(
+        Setup(ordered=False, strategy="pinned_by_correlation", window=1, max_unrouted=1, killed=False),
+        [
+            Append(count=3),
+            Start(),
+            Kill(),
+            Take(),
+            Join(),
+            Join(name=1, wishes=(Wish(filter=4, capacity=1, bytes=100),)),
+            Pump(),
+            Leave(),
+            Pump(),
+        ],
+    )

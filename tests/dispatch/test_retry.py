@@ -64,6 +64,13 @@ def test_waits_of_many_attempts_do_not_overflow() -> None:
         {"jitter": 1.1},
         {"delay": float("nan")},
         {"jitter": float("nan")},
+        {"attempts": 2**31},
+        {"attempts": 1.5},
+        {"attempts": "3"},
+        {"delay": "5"},
+        {"delay": float("inf")},
+        {"factor": float("inf")},
+        {"max_delay": float("inf")},
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_their_name(wrong: dict[str, Any]) -> None:

@@ -179,6 +179,30 @@ def test_what_a_lost_consumer_had_is_an_attempt_and_waits() -> None:
     assert (row.state, row.attempts, row.due) == ("retrying", 1, 105)
 
 
+def test_a_lost_consumer_is_one_failure_and_others_go_on() -> None:
+    owner = lane(stall_after=3, ordered=False)
+    owner.lane.join("one", [route()])
+    owner.fill(*marked(*[1] * 4), up_to=4)
+    assert owner.routed() == [(position, "one") for position in range(1, 5)]
+    owner.lane.join("two", [route()])
+    owner.lane.lose("one", owner.now)
+    assert owner.lane.stopped is None
+    assert owner.exchange().write is not None
+    owner.fill(*marked(1, first=5), up_to=5)
+    assert owner.routed() == [(5, "two")]
+
+
+def test_consumers_that_are_lost_one_after_the_other_stall_it() -> None:
+    owner = lane(stall_after=3, ordered=False)
+    owner.fill(*marked(*[1] * 4), up_to=4)
+    for name in ("one", "two", "three"):
+        assert owner.lane.stopped is None
+        owner.lane.join(name, [route(capacity=1)])
+        owner.routed()
+        owner.lane.lose(name, owner.now)
+    assert owner.lane.stopped == "the last 3 attempts failed"
+
+
 def test_what_consumers_have_does_not_fill_the_window() -> None:
     owner = lane(window=2)
     owner.lane.join("slow", [route("p == 1")])

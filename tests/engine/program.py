@@ -5,13 +5,13 @@ import os
 import sys
 from typing import Any
 
-from milepost import Message, Milepost
+from milepost import Message, Milepost, Retry
 
 
 def main(url: str, schema: str, path: str, lease: float) -> None:
     mp = Milepost(url, schema=schema, concurrency=4)
 
-    @mp.subscription("killed", category="order", lanes=4, lease=lease)
+    @mp.subscription("killed", category="order", lanes=4, lease=lease, retry=Retry(attempts=3, delay=0.05))
     async def handle(message: Message[Any]) -> None:
         if message.type == "deadly":
             os._exit(9)

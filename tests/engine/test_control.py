@@ -5,12 +5,14 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 
 from milepost import (
     Busy,
     Context,
     DeclaredInCode,
+    InvalidMessage,
     Message,
     Milepost,
     NewMessage,
@@ -18,6 +20,8 @@ from milepost import (
     Park,
     Transaction,
     UnknownSubscription,
+    by_function,
+    by_property,
 )
 from milepost.events import Event, Paused, Resumed
 from support import MakeMilepost, qualified
@@ -51,6 +55,13 @@ async def at_rest(mp: Milepost) -> None:
     async with asyncio.timeout(40):
         while (await mp.manage("orders").info()).lag.positions:
             await asyncio.sleep(0.01)
+
+
+async def until_lanes(mp: Milepost, count: int) -> None:
+    """Until as many lanes are in force."""
+    async with asyncio.timeout(40):
+        while len((await mp.manage("orders").info()).lanes) != count:
+            await asyncio.sleep(0.02)
 
 
 class TestPause:
@@ -98,6 +109,9 @@ class TestPause:
                 await mp.manage("orders").pause(timeout=0.2)
             [owner] = (await mp.manage("orders").info()).owners
             assert refused.value.workers == (owner,)
+            assert f"it is paused; not confirmed by {owner}" in str(refused.value)
+            with pytest.raises(NotConfirmed, match="nothing was done; not confirmed by"):
+                await mp.manage("orders").move("beginning", timeout=0.2)
             end.set()
             await mp.manage("orders").pause()
             assert (await mp.manage("orders").info()).lanes[0].position == 1
@@ -191,7 +205,7 @@ class TestMove:
             await begun.wait()
             moving = asyncio.create_task(mp.manage("orders").move("now"))
             info = mp.manage("orders").info
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 while (await info()).barrier is None:
                     await asyncio.sleep(0.01)
             with pytest.raises(Busy, match="is being moved"):
@@ -206,6 +220,16 @@ class TestMove:
         with pytest.raises(ValueError, match="to: "):
             await mp.manage("orders").move(to)
         assert (await mp.manage("orders").info()).barrier is None
+
+    async def test_beyond_the_end_of_the_log(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        """What is appended until then would be missed."""
+        await shop(make_mp(), []).run_until_idle()
+        await append(mp, 3)
+        orders = mp.manage("orders")
+        for action in (orders.move(4), orders.plan_move(4), orders.replay(4), orders.plan_replay(4)):
+            with pytest.raises(InvalidMessage, match="the log ends at position 3, before 4"):
+                await action
+        await orders.move(3)
 
     async def test_who_asked_for_it_and_vanished_holds_up_nobody_for_long(
         self, mp: Milepost, make_mp: MakeMilepost
@@ -288,6 +312,36 @@ class TestReplay:
         assert sorted(seen) == [(position, position != 5) for position in range(1, 11)]
         assert (await mp.manage("orders").info()).parked == 0
 
+    async def test_what_waits_beyond_a_replay_stays_behind_what_it_waits_for(self, mp: Milepost) -> None:
+        seen: Seen = []
+        fails = True
+
+        @mp.subscription("orders", category="order", lanes=1)
+        async def handle(message: Message[Any], context: Context) -> None:
+            if message.position == 1 and fails:
+                raise Park("not yet")
+            seen.append((message.position, context.replay))
+
+        await mp.append_many({f"order-{n}": NewMessage("placed") for n in range(1, 6)})
+        await mp.append("order-1", [NewMessage("paid"), NewMessage("sent")])
+        await mp.run_until_idle()
+        orders = mp.manage("orders")
+        assert [each.state async for each in orders.deliveries()] == ["parked", "waiting", "waiting"]
+        assert (await orders.plan_replay("beginning", 3)).rows == {"parked": 1, "waiting": 2}
+        seen.clear()
+        await orders.replay("beginning", 3)
+        await mp.run_until_idle()
+        # It fails again, and what is behind it waits again.
+        assert sorted(seen) == [(2, True), (3, True)]
+        assert [each.state async for each in orders.deliveries()] == ["parked", "waiting", "waiting"]
+        seen.clear()
+        fails = False
+        await orders.replay("beginning", 3)
+        await mp.run_until_idle()
+        assert [each for each in seen if each[0] in (1, 6, 7)] == [(1, False), (6, False), (7, False)]
+        assert sorted(each for each in seen if each[0] not in (1, 6, 7)) == [(2, True), (3, True)]
+        assert [each async for each in orders.deliveries()] == []
+
     async def test_batches_are_one_or_the_other(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         seen: list[tuple[list[int], bool]] = []
         program = make_mp()
@@ -323,8 +377,134 @@ class TestReplay:
             await program.run_until_idle()
         assert sorted(seen) == [(position, position <= 10) for position in range(1, 16)]
 
+    @pytest.mark.parametrize("start", ["now", 10, None])
+    async def test_what_was_before_its_start_was_not_handled_and_does_not_come(
+        self, mp: Milepost, make_mp: MakeMilepost, start: Any
+    ) -> None:
+        seen: Seen = []
+        await append(mp, 10)
+        [[now]] = await mp.log.database.execute(qualified("select {}.clock()", mp), {})
+        async with shop(make_mp(), seen, start=start or now) as program:
+            await append(mp, 10)
+            await program.run_until_idle()
+            orders = mp.manage("orders")
+            assert (await orders.plan_replay("beginning")).again == 10
+            assert await orders.replay("beginning") == 10
+            await program.run_until_idle()
+            assert sorted(seen[10:]) == [(position, True) for position in range(11, 21)]
+            # What a move brings is handled from then on.
+            seen.clear()
+            await orders.move(5)
+            await program.run_until_idle()
+            await orders.replay("beginning")
+            await program.run_until_idle()
+        assert sorted(seen[15:]) == [(position, True) for position in range(6, 21)]
+
+    async def test_what_was_visible_above_the_horizon_when_it_began_was_not_handled_either(
+        self, mp: Milepost, make_mp: MakeMilepost, database_url: str
+    ) -> None:
+        seen: Seen = []
+        async with await psycopg.AsyncConnection.connect(database_url) as connection:
+            await mp.append("order-9", NewMessage("late"), connection=connection)
+            await append(mp, 2)
+            program = shop(make_mp(), seen, start="now")
+            async with program:
+                await connection.commit()
+                await append(mp, 1)
+                await program.run_until_idle()
+                assert sorted(seen) == [(1, False), (4, False)]
+                await mp.manage("orders").replay("beginning")
+                await program.run_until_idle()
+        assert sorted(seen[2:]) == [(1, True), (4, True)]
+
+    async def test_before_the_time_that_it_was_moved_to(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        seen: Seen = []
+        async with shop(make_mp(), seen) as program:
+            await append(mp, 10)
+            await program.run_until_idle()
+            [[between]] = await mp.log.database.execute(qualified("select {}.clock()", mp), {})
+            await append(mp, 10)
+            await mp.manage("orders").move(between)
+            await program.run_until_idle()
+            seen.clear()
+            assert await mp.manage("orders").replay("beginning") == 20
+            await program.run_until_idle()
+        assert sorted(seen) == [(position, True) for position in range(1, 21)]
+
+    async def test_what_a_filter_of_before_did_not_select_had_not_been_handled(
+        self, mp: Milepost, make_mp: MakeMilepost
+    ) -> None:
+        seen: Seen = []
+        async with shop(make_mp(), seen, where="amount >= 5") as program:
+            for amount in range(10):
+                await mp.append(f"order-{amount}", NewMessage("placed", properties={"amount": amount}))
+            await program.run_until_idle()
+        async with shop(make_mp(), seen, where="amount >= 2") as program:
+            seen.clear()
+            await mp.manage("orders").replay("beginning")
+            await program.run_until_idle()
+            assert sorted(seen) == [(amount + 1, amount >= 5) for amount in range(2, 10)]
+            # By now it had.
+            seen.clear()
+            await mp.manage("orders").replay("beginning")
+            await program.run_until_idle()
+        assert sorted(seen) == [(amount + 1, True) for amount in range(2, 10)]
+
+    async def test_again_before_it_came_to_its_end_and_with_another_filter(
+        self, mp: Milepost, make_mp: MakeMilepost
+    ) -> None:
+        seen: Seen = []
+        async with shop(make_mp(), seen, where="amount < 5") as program:
+            for amount in range(10):
+                await mp.append(f"order-{amount}", NewMessage("placed", properties={"amount": amount}))
+            await program.run_until_idle()
+            await mp.manage("orders").replay("beginning")
+        async with shop(make_mp(), seen) as program:
+            await mp.manage("orders").replay("beginning")
+            seen.clear()
+            await program.run_until_idle()
+        assert sorted(seen) == [(amount + 1, amount < 5) for amount in range(10)]
+
+    async def test_what_it_brought_and_parked_is_marked_whenever_it_is_tried_again(
+        self, mp: Milepost, make_mp: MakeMilepost
+    ) -> None:
+        seen: Seen = []
+        fails = False
+
+        def program(lanes: int) -> Milepost:
+            made = make_mp()
+
+            @made.subscription("orders", category="order", on_park="continue", lanes=lanes)
+            async def handle(message: Message[Any], context: Context) -> None:
+                seen.append((message.position, context.replay))
+                if fails and message.position in (3, 4, 12):
+                    raise Park("no")
+
+            return made
+
+        orders = mp.manage("orders")
+        async with program(2) as first:
+            await append(mp, 10)
+            await first.run_until_idle()
+            await orders.replay("beginning")
+            fails = True
+            await append(mp, 10)
+            await first.run_until_idle(errors="park")
+            fails = False
+            await orders.move(20)
+        seen.clear()
+        async with program(2) as second:
+            await orders.retry([3])
+            await second.run_until_idle()
+        async with program(3) as third, third.running(grace=5):
+            await until_lanes(mp, 3)
+            await orders.retry([4, 12])
+            await until(lambda: len(seen) == 3)
+        assert sorted(seen) == [(3, True), (4, True), (12, False)]
+
     async def test_of_nothing(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         await shop(make_mp(), []).run_until_idle()
+        await append(mp, 20)
         with pytest.raises(ValueError, match="nothing in it"):
             await mp.manage("orders").replay(20, 10)
 
@@ -356,6 +536,85 @@ class TestPassedOver:
         states = await self.states(mp)
         assert {position for position, state in states.items() if state == "done"} == set(seen)
 
+    async def test_other_lanes_since(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        seen: Seen = []
+        async with shop(make_mp(), seen, lanes=4) as program:
+            await append(mp, 10)
+            await program.run_until_idle()
+            await append(mp, 10)
+            await mp.manage("orders").move("now")
+            await append(mp, 10)
+            await program.run_until_idle()
+        for lanes, known in ((2, range(11, 21)), (4, range(0))):
+            async with shop(make_mp(), seen, lanes=lanes) as program, program.running(grace=5):
+                await until_lanes(mp, lanes)
+                assert await self.states(mp) == {at: "skipped" if at in known else "done" for at in range(1, 31)}
+                seen.clear()
+                await mp.manage("orders").replay("beginning")
+                await until(lambda: len(seen) == 30)
+                assert sorted(seen) == [(position, position not in known) for position in range(1, 31)]
+                await at_rest(mp)
+            assert set((await self.states(mp)).values()) == {"done"}
+
+    async def test_lanes_that_stood_apart_and_are_others_since(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        """What one lane had handled lies among what another was moved past; then order and lanes are others."""
+        seen: Seen = []
+        handled = await self.apart(mp, make_mp(), lanes=2)
+        changes: list[dict[str, Any]] = [{"lanes": 3}, {"lanes": 2, "ordered_by": by_property("shop")}]
+        for options in changes:
+            async with shop(make_mp(), seen, **options) as program, program.running(grace=5):
+                await until_lanes(mp, options["lanes"])
+                seen.clear()
+                # Not to its end: what is beyond is still to be told apart after the next change.
+                await mp.manage("orders").replay("beginning", 20)
+                await until(lambda: len(seen) == 20)
+                await at_rest(mp)
+            assert sorted(seen) == [(position, position in handled) for position in range(1, 21)]
+            handled |= set(range(1, 21))
+        async with shop(make_mp(), seen, lanes=2, ordered_by=by_property("shop")) as program:
+            seen.clear()
+            await mp.manage("orders").replay("beginning")
+            await program.run_until_idle()
+        assert sorted(seen) == [(position, position in handled) for position in range(1, 41)]
+
+    @pytest.mark.parametrize("version", [1, 2])
+    async def test_by_a_function_that_only_its_program_knows(
+        self, mp: Milepost, make_mp: MakeMilepost, version: int
+    ) -> None:
+        """With the function it is known which messages had been handled; without, what is not known is new."""
+        seen: Seen = []
+        by = by_function(lambda message: message.stream)
+        handled = await self.apart(mp, make_mp(), lanes=2, ordered_by=by)
+        now = by_function(lambda message: message.stream, version=version)
+        async with shop(make_mp(), seen, lanes=3, ordered_by=now) as program, program.running(grace=5):
+            await until_lanes(mp, 3)
+            await mp.manage("orders").replay("beginning")
+            await until(lambda: len(seen) == 40)
+        marked = {position for position, replay in seen if replay}
+        assert marked == handled if version == 1 else marked < handled
+        assert {position for position, _ in seen} == set(range(1, 41))
+
+    @staticmethod
+    async def apart(mp: Milepost, program: Milepost, **options: Any) -> set[int]:
+        """Moves past messages while lanes stand apart, for one handler does not end; what was handled."""
+        seen: set[int] = set()
+        never = asyncio.Event()
+
+        @program.subscription("orders", category="order", window=2, timeout=3600, **options)
+        async def handle(message: Message[Any]) -> None:
+            if message.stream == "order-1":
+                await never.wait()
+            seen.add(message.position)
+
+        async with program.running(grace=0.1):
+            for n in range(40):
+                await mp.append(f"order-{n % 10}", NewMessage("placed", properties={"shop": n % 3}))
+            await until(lambda: max(seen, default=0) >= 38)
+        # Else they would be as far as each other by chance.
+        assert set(range(1, 41)) - seen > {2, 12, 22, 32}
+        await mp.manage("orders").move("now")
+        return seen
+
     async def test_a_replay_leaves_alone_what_is_beyond_it(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         seen: Seen = []
         program = shop(make_mp(), seen, lanes=1)
@@ -377,8 +636,10 @@ class TestPassedOver:
 class TestUpdateAndDelete:
     async def test_what_is_declared_in_code_is_changed_there(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         await shop(make_mp(), []).run_until_idle()
-        with pytest.raises(DeclaredInCode, match="where"):
+        with pytest.raises(DeclaredInCode, match="where is declared by its program.* concurrency can be limited$"):
             await mp.manage("orders").update(where="a > 1")
+        with pytest.raises(DeclaredInCode, match="did you mean 'concurrency'"):
+            await mp.manage("orders").update(concurency=1)
         with pytest.raises(ValueError, match="concurrency"):
             await mp.manage("orders").update(concurrency=0)
 

@@ -177,7 +177,7 @@ class TestRetry:
     async def test_those_that_are_retrying_anyway(self, mp: Milepost) -> None:
         shop = Shop(mp, retry=Retry(delay=3600))
         await shop.append("bad")
-        async with mp.running(), asyncio.timeout(20):
+        async with mp.running(), asyncio.timeout(40):
             while not await shop.listed(state="retrying"):
                 await asyncio.sleep(0.02)
         shop.broken = False

@@ -17,6 +17,12 @@ async def table(mp: Milepost) -> None:
     await mp.log.database.execute(statement, {})
 
 
+async def deferring_table(mp: Milepost) -> None:
+    """One whose constraint is checked at the commit, unless somebody says otherwise."""
+    statement = qualified("create table {}.effects (n bigint, unique (n) deferrable initially deferred)", mp)
+    await mp.log.database.execute(statement, {})
+
+
 async def effects(mp: Milepost) -> list[int]:
     rows = await mp.log.database.execute(qualified("select n from {}.effects order by n", mp), {})
     return [row[0] for row in rows]
@@ -136,6 +142,27 @@ async def test_a_lost_race_is_no_attempt(mp: Milepost) -> None:
     assert report["races"].handled == 1
 
 
+async def test_many_who_write_the_same_rows_do_not_stand_in_each_other_s_way_for_long(mp: Milepost) -> None:
+    """Each transaction of several messages takes two rows, in an order of its own."""
+    await mp.log.database.execute(qualified("create table {}.sums (id bigint primary key, n bigint)", mp), {})
+    await mp.log.database.execute(qualified("insert into {}.sums values (0, 0), (1, 0)", mp), {})
+    runs = 0
+
+    @mp.subscription("sums", category="order")
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        nonlocal runs
+        runs += 1
+        await tx.execute(qualified("update {}.sums set n = n + 1 where id = %s", mp), (message.data % 2,))
+
+    await fill(mp, 400)
+    report = await mp.run_until_idle()
+    assert report["sums"].handled == 400
+    rows = await mp.log.database.execute(qualified("select n from {}.sums", mp), {})
+    assert [row[0] for row in rows] == [200, 200]
+    # Sixteen lanes of 25 messages: had all of them gone on as they began, most would have run many times.
+    assert runs < 1200
+
+
 async def test_a_batch_in_a_transaction(mp: Milepost) -> None:
     await table(mp)
     batches = []
@@ -225,8 +252,7 @@ async def test_an_error_that_a_handler_hides_is_its_failure_all_the_same(mp: Mil
 
 async def test_a_constraint_that_fails_at_the_commit_parks_the_guilty_message(mp: Milepost) -> None:
     """A handler may put a check off to the end of the transaction, which is everybody's."""
-    statement = qualified("create table {}.effects (n bigint, unique (n) deferrable initially deferred)", mp)
-    await mp.log.database.execute(statement, {})
+    await deferring_table(mp)
 
     @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
     async def handle(message: Message[Any], tx: Transaction) -> None:
@@ -239,6 +265,104 @@ async def test_a_constraint_that_fails_at_the_commit_parks_the_guilty_message(mp
     [(position, state, reason)] = await states(mp)
     assert (position, state) == (5, "parked")
     assert reason.startswith("UniqueViolation")
+
+
+async def test_of_a_batch_only_the_guilty_message_is_parked_when_the_commit_fails(mp: Milepost) -> None:
+    await deferring_table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1, batch=6)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        await tx.execute("set constraints all deferred")
+        for message in messages:
+            await tx.execute(insert(mp), (3 if message.data == 4 else message.data,))
+
+    await fill(mp, 6)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 2, 3, 5]
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (5, "parked")
+    assert reason.startswith("UniqueViolation")
+
+
+@pytest.mark.parametrize("batch", [None, 6])
+async def test_a_constraint_is_checked_at_once_unless_the_handler_puts_it_off(
+    mp: Milepost, batch: int | None
+) -> None:
+    await deferring_table(mp)
+    caught = 0
+
+    async def write(number: int, tx: Transaction) -> None:
+        nonlocal caught
+        try:
+            async with tx.connection.transaction():
+                await tx.execute(insert(mp), (number // 2,))
+        except psycopg.errors.UniqueViolation:
+            caught += 1
+
+    if batch is None:
+
+        @mp.subscription("effects", category="order", lanes=1)
+        async def handle(message: Message[Any], tx: Transaction) -> None:
+            await write(message.data, tx)
+
+    else:
+
+        @mp.subscription("effects", category="order", lanes=1, batch=batch)
+        async def handle_batch(messages: list[Message[Any]], tx: Transaction) -> None:
+            for message in messages:
+                await write(message.data, tx)
+
+    await fill(mp, 6)
+    report = await mp.run_until_idle()
+    assert (report["effects"].handled, caught) == (6, 3)
+    assert await effects(mp) == [0, 1, 2]
+
+
+async def test_an_error_that_a_handler_of_batches_hides_is_its_failure(mp: Milepost) -> None:
+    await table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1, batch=3)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        with suppress(psycopg.Error):
+            for message in messages:
+                await tx.execute(insert(mp), (-1 if message.data == 4 else message.data,))
+
+    await fill(mp, 6)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 2]
+    assert [(position, state) for position, state, _ in await states(mp)] == [
+        (4, "parked"),
+        (5, "parked"),
+        (6, "parked"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["commit", "rollback"])
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_a_handler_that_ends_the_transaction_of_its_progress_fails(
+    mp: Milepost, command: str, batch: int | None
+) -> None:
+    await table(mp)
+
+    async def end(tx: Transaction) -> None:
+        await tx.execute(insert(mp), (1,))
+        await tx.connection.execute(command)
+
+    if batch is None:
+
+        @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+        async def handle(message: Message[Any], tx: Transaction) -> None:
+            await end(tx)
+
+    else:
+
+        @mp.subscription("effects", category="order", retry=Retry.never, lanes=1, batch=batch)
+        async def handle_batch(messages: list[Message[Any]], tx: Transaction) -> None:
+            await end(tx)
+
+    await fill(mp, 1)
+    await mp.run_until_idle(errors="park")
+    assert [state for _, state, _ in await states(mp)] == ["parked"]
 
 
 async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(

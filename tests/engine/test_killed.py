@@ -100,14 +100,17 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
     for number in range(10):
         await mp.append(f"order-{number}", NewMessage("deadly" if number == 5 else "placed"))
     with crew(database_url, schema, tmp_path / "handled") as workers:
-        statement = qualified("select \"position\" from {}.deliveries where state = 'parked'", mp)
+        what = "select \"position\", attempts, reason from {}.deliveries where state = 'parked'"
+        statement = qualified(what, mp)
         async with asyncio.timeout(100):
             while not (parked := list(await mp.log.database.execute(statement, {}))):
                 if all(worker.poll() is not None for worker in workers.workers):
                     workers.start()
                 await asyncio.sleep(0.05)
         await workers.until(9)
-        assert parked == [(6,)]
+        assert parked == [(6, 3, "its process vanished")]
+        # The first crash could not be blamed on anything.
+        assert sum(worker.poll() == 9 for worker in workers.workers) == 1 + 3
         assert set(workers.handled()) == {f"order-{number}" for number in range(10) if number != 5}
 
 

@@ -42,7 +42,7 @@ async def progress(mp: Milepost, name: str = "odd") -> StreamProgress:
 
 
 async def until_stands(mp: Milepost, wanted: StreamProgress, name: str = "odd") -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while await progress(mp, name) != wanted:
             await asyncio.sleep(0.02)
 

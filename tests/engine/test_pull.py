@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -49,6 +50,23 @@ class TestPulling:
         assert (positions(first), positions(second)) == (appended[:3], appended[3:])
         assert (first.more, second.more) == (True, False)
         assert await jobs.pull() == ()
+
+    async def test_what_was_read_ahead_is_not_given_after_a_move_or_another_filter(self, jobs: Jobs) -> None:
+        appended = await jobs.append(40)
+        await jobs.settle(ack=await jobs.pull(limit=10))
+        await jobs.settle(ack=await jobs.pull(limit=20))
+        managed = jobs.mp.manage("emails")
+        await managed.move(appended[4])
+        assert positions(await jobs.pull(limit=3)) == appended[5:8]
+        await managed.update(types="other")
+        await jobs.mp.append("job-1", NewMessage("other"))
+        assert positions(await jobs.pull(limit=3)) == [appended[-1] + 1]
+
+    async def test_nothing_is_read_any_more_when_it_is_closed(self, make_mp: MakeMilepost, jobs: Jobs) -> None:
+        await jobs.append(40)
+        async with make_mp() as mp:
+            await Jobs(mp).pull(limit=10)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "milepost-scanning"]
 
     async def test_slices_are_what_can_be_settled(self, jobs: Jobs) -> None:
         await jobs.append(5)
@@ -249,6 +267,29 @@ class TestClaims:
         assert (await jobs.settle(ack=[late, *again])).refused == (late,)
         assert await jobs.rows() == []
 
+    async def test_what_was_asked_twice_is_remembered_for_a_while(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(30)
+        tasks = await jobs.pull(timeout=3600)
+        ids = [uuid4() for _ in tasks]
+        for id_, task in zip(ids[:15], tasks, strict=False):
+            await jobs.settle(ack=task, id=id_)
+        await clock.advance(240)
+        assert (await jobs.settle(ack=tasks[0], id=ids[0])).moved == (tasks[0],)
+        await clock.advance(120)
+        for id_, task in zip(ids[15:], tasks[15:], strict=True):
+            await jobs.settle(ack=task, id=id_)
+        assert (await jobs.settle(ack=tasks[0], id=ids[0])).refused == (tasks[0],)
+        [(kept,)] = await jobs.execute("select count(*) from {}.settled")
+        assert kept == 16
+
+    async def test_the_second_of_two_at_once_is_told_what_the_first_is(self, jobs: Jobs) -> None:
+        await jobs.append(50)
+        for task in await jobs.pull():
+            id_ = uuid4()
+            results = await asyncio.gather(*(jobs.settle(ack=task, id=id_) for _ in range(3)))
+            assert [result.moved for result in results] == [(task,)] * 3
+        assert (await jobs.managed.info()).lag.positions == 0
+
     async def test_one_that_nobody_has_noticed_is_not(self, jobs: Jobs, clock: Clock) -> None:
         await jobs.append(1)
         tasks = await jobs.pull(timeout=30)
@@ -298,7 +339,7 @@ class TestClaims:
             await jobs.settle(retry=task)
             [row] = await jobs.rows()
             assert row.due is not None
-            assert (row.due - row.since).total_seconds() == pytest.approx(wait, abs=0.1)
+            assert (row.due - row.since).total_seconds() == pytest.approx(wait, abs=1)
             await clock.advance(wait - 1)
             assert await jobs.pull() == ()
             await clock.advance(1)
@@ -493,6 +534,31 @@ class TestOrder:
         assert await jobs.drain() == [2, 3]
         assert await jobs.states() == {1: "parked"}
 
+    @pytest.mark.parametrize(("on_park", "behind"), [("continue", None), ("block", 1)])
+    async def test_what_is_told_of_the_one_behind_it(self, mp: Milepost, on_park: str, behind: int | None) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park=on_park)
+        await jobs.append(3)
+        await jobs.settle(park=await jobs.pull())
+        parked, second, third = await jobs.rows()
+        assert (parked.waiting_behind, second.waiting_behind) == (2 if behind else 0, behind)
+        assert third.waiting_behind == (behind or 2)
+        traced = await mp.trace("job-1")
+        told = [str(each).rpartition("default/emails")[2].strip(" :") for each in traced]
+        if behind is None:
+            assert told[1] == "waiting, the next of its key"
+            assert "wait" not in told[0]
+            assert told[2].startswith("waiting behind job-1 version 2")
+        else:
+            assert told[0].endswith("2 wait behind it, first job-1 version 2 (position 2)")
+            assert all(each.startswith("waiting behind job-1 version 1") for each in told[1:])
+
+    async def test_what_waits_beyond_a_replay_stays_behind_what_it_waits_for(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, ordered_by="stream", on_park="block")
+        await jobs.append(3)
+        await jobs.settle(park=await jobs.pull())
+        await jobs.managed.replay("beginning", 1)
+        assert await jobs.drain() == [1, 2, 3]
+
     async def test_a_parked_one_that_is_retried_holds_its_key_again(self, mp: Milepost) -> None:
         jobs = await Jobs.create(mp, ordered_by="stream", on_park="continue")
         await jobs.append(3)
@@ -615,6 +681,35 @@ class TestPeople:
             await jobs.settle(ack=tasks)
         assert seen == [(2, True), (4, False)]
 
+    async def test_and_not_what_a_filter_of_before_rejected(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, where="n > 2")
+        for n in range(5):
+            await mp.append("job-1", NewMessage("sent", properties={"n": n}))
+        await jobs.settle(ack=await jobs.pull())
+        await jobs.managed.update(where="n > 0")
+        await jobs.managed.replay("beginning")
+        assert [(task.position, task.replay) for task in await jobs.pull()] == [
+            (2, False),
+            (3, False),
+            (4, True),
+            (5, True),
+        ]
+
+    async def test_also_of_what_is_kept_though_it_is_done(self, mp: Milepost) -> None:
+        """And not of what had been given up, or was with somebody."""
+        jobs = await Jobs.create(mp, keep_done=3600, timeout=3600)
+        await jobs.append(5)
+        first, second, third, *_ = await jobs.pull()
+        await jobs.settle(ack=[first, second], park=third)
+        assert await jobs.states() == {1: "done", 2: "done", 3: "parked", 4: "running", 5: "running"}
+        assert await jobs.managed.replay(0, 4) == 2
+        assert [(task.position, task.replay) for task in await jobs.pull()] == [
+            (1, True),
+            (2, True),
+            (3, False),
+            (4, False),
+        ]
+
     async def test_a_replay_keeps_the_order(self, mp: Milepost) -> None:
         jobs = await Jobs.create(mp, ordered_by="stream")
         await jobs.append(2, "job-a")
@@ -667,6 +762,98 @@ class TestChanges:
         await jobs.settle(retry=tasks, after=0)
         await jobs.managed.update(on_park="block")
         assert await jobs.pull() == ()
+
+    async def test_another_tracking_is_another_subscription(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp)
+        with pytest.raises(ValueError, match="which stays so: create another subscription, with start="):
+            await jobs.managed.update(tracking="failures")
+        with pytest.raises(ValueError, match="tracking: default/emails tracks otherwise"):
+            await mp.create_subscription("emails", category="job")
+        [position] = await jobs.append()
+        assert positions(await jobs.pull()) == [position]
+
+
+class TestInfo:
+    async def test_what_is_pulled_is_in_flight(self, jobs: Jobs, clock: Clock) -> None:
+        await jobs.append(5)
+        info = await jobs.managed.info()
+        # It waits for no program: whoever pulls has all that is needed.
+        assert (info.status, info.in_flight, info.lag.positions) == ("running", 0, 5)
+        tasks = await jobs.pull(3)
+        info = await jobs.managed.info()
+        assert (info.status, info.in_flight, info.lag.positions) == ("running", 3, 2)
+        await jobs.settle(ack=tasks[:1], retry=tasks[1:2])
+        info = await jobs.managed.info()
+        assert (info.in_flight, info.retrying) == (1, 1)
+        [listed] = await jobs.mp.subscriptions()
+        assert listed.in_flight == 1
+
+    async def test_who_settles_tells_rate_and_last_error(
+        self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0.2)
+        await jobs.append(30)
+        await jobs.settle(retry=await jobs.pull(1), reason="the mail server is down\0")
+        info = await jobs.managed.info()
+        assert (info.last_error, info.rate) == ("the mail server is down", 0)
+        assert info.last_error_at is not None
+        for _ in range(10):
+            await jobs.settle(ack=await jobs.pull(2))
+            await asyncio.sleep(0.03)
+        info, statistics = await jobs.managed.info(), await jobs.managed.statistics()
+        assert info.rate > 0
+        # What failed before is still the last error.
+        assert info.last_error == "the mail server is down"
+        assert (statistics.rate, statistics.in_flight) == (info.rate, 0)
+        await jobs.pull(3)
+        assert (await jobs.managed.statistics()).in_flight == 3
+
+    async def test_what_is_asked_again_is_not_told_again(
+        self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0)
+        await jobs.append(2)
+        first, second = await jobs.pull()
+        asked: dict[str, Any] = {"park": first, "reason": "the first", "id": uuid4()}
+        await jobs.settle(**asked)
+        await jobs.settle(park=second, reason="the second")
+        assert (await jobs.settle(**asked)).moved == (first,)
+        assert (await jobs.managed.info()).last_error == "the second"
+
+    async def test_who_settles_tells_how_long_it_took(
+        self, jobs: Jobs, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        moment = 100.0
+        monkeypatch.setattr("milepost.engine.pulling.reporting.monotonic", lambda: moment)
+        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0)
+        await jobs.append(104)
+        assert (await jobs.managed.statistics()).latency_50 is None
+        tasks = await jobs.pull(101)
+        for task in tasks[:100]:
+            moment += 0.01
+            await jobs.settle(ack=task.token if task.position % 2 else task)
+        await jobs.settle(extend=tasks[100:])
+        found = await jobs.managed.statistics()
+        assert (found.latency_50, found.latency_90, found.latency_99) == (0.51, 0.91, 1.0)
+        info = await jobs.managed.info()
+        assert info.attempts == 100
+        assert info.handling_seconds == pytest.approx(50.5)
+        # Another process knows nothing of when it was pulled, and tells of its own.
+        async with make_mp() as other:
+            await other.settle(ack=tasks[100].token)
+            assert (await jobs.managed.info()).attempts == 100
+            slow = await Jobs(other).pull(2)
+            moment += 9
+            await other.settle(retry=slow)
+        assert (await jobs.managed.statistics()).latency_99 == 9
+
+    async def test_paused_and_stalled(self, mp: Milepost) -> None:
+        jobs = await Jobs.create(mp, stall_after=1)
+        await jobs.append(2)
+        await jobs.settle(retry=await jobs.pull())
+        assert (await jobs.managed.info()).status == "stalled"
+        await jobs.managed.pause()
+        assert (await jobs.managed.info()).status == "paused"
 
 
 class TestLimits:

@@ -185,7 +185,7 @@ async def test_it_listens_a_little_longer_and_then_no_more(mp: Milepost, monkeyp
     jobs = await Jobs.create(mp)
     assert await jobs.pull(wait=0.1) == ()
     assert mp.log.feed._followers == 1
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while mp.log.feed._followers:
             await asyncio.sleep(0.01)
     await jobs.append(1)

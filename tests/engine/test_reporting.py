@@ -1,11 +1,24 @@
 """What workers tell of what they do: rate, what is in flight, the last error."""
 
 import asyncio
+import logging
+import time
+from collections.abc import Callable
+from time import monotonic
 from typing import Any
 
 import pytest
 
-from milepost import MemoryProgress, Message, Milepost, NewMessage
+from milepost import (
+    MemoryProgress,
+    Message,
+    Milepost,
+    NewMessage,
+    Park,
+    RetryLater,
+    Skip,
+    Transaction,
+)
 from milepost.engine import sharing
 from milepost.engine.info import SubscriptionInfo
 from support import MakeMilepost, qualified
@@ -35,11 +48,11 @@ async def test_what_is_in_flight_and_what_takes_long(mp: Milepost, make_mp: Make
         await mp.append("order-2", NewMessage("placed"))
         info = await info_when(mp, lambda info: info.in_flight == 2)
         assert (info.rate, info.last_error) == (0, None)
-        query = qualified("select slow from {}.reports where jsonb_array_length(slow) = 2", mp)
+        query = qualified("select flights from {}.reports where jsonb_array_length(flights) = 2", mp)
         async with asyncio.timeout(30):
             while not (rows := await mp.log.database.execute(query, {})):
                 await asyncio.sleep(0.02)
-        assert [each["position"] for each in rows[0][0]] == [1, 2]
+        assert sorted(each["position"] for each in rows[0][0]) == [1, 2]
         end.set()
         info = await info_when(mp, lambda info: info.in_flight == 0)
     assert (await mp.manage("orders").info()).rate == 0
@@ -60,3 +73,115 @@ async def test_rate_and_last_error(make_mp: MakeMilepost, progress: Any) -> None
         info = await info_when(program, lambda info: info.rate > 0 and info.last_error is not None)
         assert info.last_error == "ValueError: not this one"
         assert info.last_error_at is not None
+
+
+@pytest.mark.parametrize("word", ["a\0b", "a\ud800b"])
+async def test_an_error_that_cannot_be_stored_is_told_without_what_cannot(
+    make_mp: MakeMilepost, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    # What is logged goes to the process that runs the tests, which does not bear it.
+    caplog.set_level(logging.CRITICAL, "milepost")
+    program = make_mp()
+
+    @program.subscription("orders", category="order", lanes=1)
+    async def handle(message: Message[Any]) -> None:
+        raise ValueError(word)
+
+    async with program, program.running(grace=5):
+        await program.append("order-1", NewMessage("placed"))
+        info = await info_when(program, lambda info: info.last_error is not None)
+        assert str(info.last_error).startswith("ValueError: a")
+
+
+TOOK = 0.02
+"""Seconds that each call takes at the least."""
+
+
+def awaited(program: Milepost) -> None:
+    @program.subscription("orders", category="order")
+    async def handle(message: Message[Any]) -> None:
+        await asyncio.sleep(TOOK)
+        if message.position == 3:
+            raise Skip("not this one")
+
+
+def plain(program: Milepost) -> None:
+    @program.subscription("orders", category="order")
+    def handle(message: Message[Any]) -> None:
+        time.sleep(TOOK)
+        if message.position == 3:
+            raise Park("not this one")
+
+
+def batched(program: Milepost) -> None:
+    @program.subscription("orders", category="order", batch=1)
+    async def handle(messages: list[Message[Any]]) -> None:
+        await asyncio.sleep(TOOK)
+        if messages[0].position == 3:
+            raise RetryLater(3600)
+
+
+def exactly_once(program: Milepost) -> None:
+    @program.subscription("orders", category="order", lanes=8)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await asyncio.sleep(TOOK)
+        if message.position == 3:
+            raise ValueError("not this one")
+
+
+@pytest.mark.parametrize("declare", [awaited, plain, batched, exactly_once])
+async def test_how_long_handlers_take(make_mp: MakeMilepost, declare: Callable[[Milepost], None]) -> None:
+    """Whatever came of the attempt."""
+    program = make_mp()
+    declare(program)
+    async with program, program.running(grace=5):
+        for n in range(5):
+            await program.append(f"order-{n}", NewMessage("placed"))
+        info = await info_when(program, lambda info: info.attempts >= 5)
+    assert info.attempts == 5
+    # A sleep may end a little early by another clock.
+    assert info.handling_seconds > 0.9 * 5 * TOOK
+
+
+async def test_the_time_of_a_batch_counts_once(make_mp: MakeMilepost) -> None:
+    program, calls = make_mp(), []
+
+    @program.subscription("orders", category="order", lanes=1, batch=100)
+    async def handle(messages: list[Message[Any]]) -> None:
+        begun = monotonic()
+        await asyncio.sleep(TOOK)
+        calls.append(monotonic() - begun)
+
+    async with program:
+        for n in range(50):
+            await program.append(f"order-{n}", NewMessage("placed"))
+        async with program.running(grace=5):
+            info = await info_when(program, lambda info: info.attempts >= 50)
+    assert info.attempts == 50
+    assert len(calls) < 50
+    assert info.handling_seconds >= sum(calls)
+
+
+async def test_how_long_consumers_have_messages(make_mp: MakeMilepost) -> None:
+    program = make_mp()
+    async with program:
+        await program.create_subscription("orders", category="order")
+        for n in range(5):
+            await program.append(f"order-{n}", NewMessage("placed"))
+        async with program.consumer("orders") as consumer:
+            for _ in range(5):
+                async with await anext(consumer):
+                    await asyncio.sleep(TOOK)
+            info = await info_when(program, lambda info: info.attempts >= 5)
+    assert info.attempts == 5
+    assert info.handling_seconds > 0.9 * 5 * TOOK
+
+
+async def test_what_workers_have_measured_is_kept_when_one_begins_anew(make_mp: MakeMilepost) -> None:
+    program = make_mp()
+    awaited(program)
+    async with program:
+        for n in range(2):
+            await program.append(f"order-{n}", NewMessage("placed"))
+            async with program.running(grace=5):
+                await info_when(program, lambda info, n=n: info.attempts == n + 1)

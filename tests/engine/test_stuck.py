@@ -81,7 +81,7 @@ async def test_a_handler_that_cleans_up_after_its_time_out_does_not_keep_the_wor
             await asyncio.sleep(3600)
 
     await mp.append("order-1", NewMessage("placed"))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         # By then it may be late enough for that as well.
         with suppress(Stuck):
             async with mp.running(grace=0.5):

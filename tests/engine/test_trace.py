@@ -1,8 +1,9 @@
 """Where messages are: each state with a real program, definitions that changed, and what it costs."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import Random
@@ -14,6 +15,7 @@ import psycopg
 import pytest
 
 from milepost import (
+    AdvisoryLeases,
     InvalidMessage,
     MemoryProgress,
     Message,
@@ -23,16 +25,21 @@ from milepost import (
     Park,
     Retry,
     Skip,
+    Transaction,
     UnknownSubscription,
     by_correlation,
     by_function,
     by_property,
 )
+from milepost.engine.reporting import Reporting
 from milepost.engine.trace.traced import Traced
 from milepost.log import database
 from milepost.log.statements import Statements
 from milepost.names import bucket_of
-from support import MakeMilepost, qualified
+from support import MakeMilepost, qualified, until_somebody_waits_for
+
+BEHIND = timedelta(seconds=5)
+"""What a worker's clock may be behind the database's: as long as the answer took that it was set by."""
 
 
 def new(data: Any = None, type: str = "placed", **properties: Any) -> NewMessage:
@@ -48,18 +55,21 @@ async def states(mp: Milepost, target: str | UUID, name: str) -> list[str]:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while not await condition():
             await asyncio.sleep(0.02)
 
 
 async def until_states(mp: Milepost, stream: str, name: str, wanted: list[str]) -> list[Traced]:
-    async with asyncio.timeout(20):
-        while True:
-            found = await traced(mp, stream, name)
-            if [each.state for each in found] == wanted:
-                return found
-            await asyncio.sleep(0.02)
+    found: list[Traced] = []
+    try:
+        async with asyncio.timeout(40):
+            while [each.state for each in found] != wanted:
+                await asyncio.sleep(0.02)
+                found = await traced(mp, stream, name)
+    except TimeoutError:
+        pytest.fail(f"wanted {wanted}, found {found}")
+    return found
 
 
 async def execute(mp: Milepost, text: str, **parameters: Any) -> Any:
@@ -200,6 +210,7 @@ async def test_in_flight_by_its_row(mp: Milepost) -> None:
         assert slow.since is not None
         assert str(slow).startswith(f"in flight with {owner} since ")
         await execute(mp, "update {}.workers set beat = beat - interval '1 day'")
+        await execute(mp, "delete from {}.reports")
         [slow, _] = await traced(mp, "order-1", "tracked")
         assert (slow.state, slow.owner, slow.stopped) == ("in flight", None, "no worker has its lane")
         handler.may_end.set()
@@ -208,11 +219,11 @@ async def test_in_flight_by_its_row(mp: Milepost) -> None:
 
 
 REPORT = """
-    insert into {}.reports (subscription, worker, until, rate, in_flight, slow)
+    insert into {}.reports (subscription, worker, until, rate, in_flight, flights)
     select id, 'w-1', %(until)s, 0, 1,
            jsonb_build_array(jsonb_build_object('position', %(position)s::bigint, 'since', %(since)s::float8))
     from {}.subscriptions
-    on conflict (subscription, worker) do update set until = excluded.until, slow = excluded.slow
+    on conflict (subscription, worker) do update set until = excluded.until, flights = excluded.flights
 """
 
 
@@ -222,19 +233,98 @@ async def report(mp: Milepost, position: int, since: datetime, until: datetime) 
 
 
 async def test_in_flight_by_what_its_worker_reports(mp: Milepost) -> None:
-    """Workers say what they have had for a few seconds; nothing is stored of it otherwise."""
+    """Workers are asked what they have in hand; nothing is stored of it otherwise."""
     handler = Blocking()
     mp.subscription("slow", lanes=1)(handler.__call__)
-    await mp.append("order-1", [new("slow"), new()])
+    await mp.run_until_idle()
     async with mp.running():
+        await until(lambda: _is_held(mp, "slow"))
+        await mp.append("order-1", [new("slow"), new()])
         begun = await handler.begun.get()
-        [slow, _] = await until_states(mp, "order-1", "slow", ["in flight", "not reached"])
+        [slow, behind] = await traced(mp, "order-1", "slow")
+        assert (slow.state, behind.state) == ("in flight", "not reached")
+        assert behind.waiting_behind is not None
+        assert (behind.waiting_behind.version, behind.waiting_behind.state) == (1, "in flight")
+        assert str(behind).endswith("and will wait behind order-1 version 1 (position 1), which is in flight")
+        [alone] = await traced(mp, "order-1", "slow", limit=1)
+        assert alone.waiting_behind == behind.waiting_behind
         [owner] = (await mp.manage("slow").info()).owners
         assert (slow.owner, slow.reached, slow.stopped) == (owner, True, None)
         assert slow.since is not None
-        assert slow.since > begun.time
+        [[asked]] = await execute(mp, "select {}.clock()")
+        assert begun.time - BEHIND < slow.since < asked
+        # It began when it did, however often one asks.
+        [again, _] = await traced(mp, "order-1", "slow")
+        assert again.since is not None
+        assert begun.time - BEHIND < again.since < asked
         handler.may_end.set()
     assert await states(mp, "order-1", "slow") == ["done", "done"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "batch", "exactly once", "consumer", "advisory"])
+async def test_in_flight_whoever_has_it(make_mp: MakeMilepost, kind: str) -> None:
+    mp = make_mp(leases=AdvisoryLeases() if kind == "advisory" else None)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait(message: Message[Any]) -> None:
+        begun.set()
+        may_end.wait(20)
+
+    async def wait_for_batch(messages: list[Message[Any]]) -> None:
+        await asyncio.to_thread(wait, messages[0])
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        await asyncio.to_thread(wait, message)
+
+    async def consume() -> None:
+        async with mp.consumer("slow") as consumer:
+            async for delivery in consumer:
+                async with delivery as message:
+                    await asyncio.to_thread(wait, message)
+                return
+
+    async with mp, AsyncExitStack() as stack:
+        if kind == "consumer":
+            await mp.create_subscription("slow")
+            consuming = asyncio.create_task(consume())
+            stack.push_async_callback(asyncio.wait, [consuming])
+        else:
+            handlers: dict[str, Any] = {"batch": wait_for_batch, "exactly once": write}
+            mp.subscription("slow", lanes=1)(handlers.get(kind, wait))
+            await stack.enter_async_context(mp.running())
+        stack.callback(may_end.set)
+        await mp.append("order-1", new())
+        assert await asyncio.to_thread(begun.wait, 20)
+        [slow] = await traced(mp, "order-1", "slow")
+        assert slow.state == "in flight", slow
+        assert slow.owner is not None
+        assert slow.note is None
+
+
+async def test_a_worker_that_does_not_answer(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a row as long as its lease lasts, and may have the message in hand or not."""
+    handler = Blocking()
+    mp.subscription("slow", lanes=1)(handler.__call__)
+    await mp.append("order-1", new("slow"))
+    async with mp.running():
+        await handler.begun.get()
+        [owner] = (await mp.manage("slow").info()).owners
+        [known] = await traced(mp, "order-1", "slow")
+        assert (known.state, known.note) == ("in flight", None)
+        monkeypatch.setattr(Reporting, "tell", no_report)
+        [known] = await traced(mp, "order-1", "slow")
+        assert (known.state, known.note) == ("in flight", f"{owner} does not answer")
+        await execute(mp, "delete from {}.reports")
+        [silent] = await traced(mp, "order-1", "slow")
+        assert (silent.state, silent.note) == (
+            "not reached",
+            f"{owner} may have it in hand, and does not answer",
+        )
+        assert str(silent).endswith(f"; {silent.note}")
+        handler.may_end.set()
+
+
+async def no_report(self: Reporting, runners: object) -> None: ...
 
 
 async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(mp: Milepost) -> None:
@@ -456,6 +546,40 @@ async def test_what_came_again_is_by_the_definition_that_handled_it_last(make_mp
         assert [(each.state, each.definition) for each in found] == [("filtered", 2), ("done", 2), ("filtered", 2)]
 
 
+async def test_what_was_handled_before_a_move_to_a_time_stays_done(make_mp: MakeMilepost) -> None:
+    async with selecting(make_mp(), "n >= 10") as mp:
+        await mp.append("order-1", [new(n=50), new(n=5)])
+        await mp.run_until_idle()
+        [[between]] = await execute(mp, "select {}.clock()")
+        await mp.append("order-1", [new(n=50), new(n=5)])
+        await mp.run_until_idle()
+        await mp.manage("large").move(between)
+        assert await states(mp, "order-1", "large") == ["done", "filtered", "not reached", "filtered"]
+        await mp.run_until_idle()
+        assert await states(mp, "order-1", "large") == ["done", "filtered", "done", "filtered"]
+
+
+async def test_a_replay_that_ends_before_the_filter_changed(make_mp: MakeMilepost) -> None:
+    """What is beyond it stays as it was decided then, also when nothing but the definitions is left of then."""
+    async with selecting(make_mp(), "n >= 10") as old:
+        await old.append("order-1", [new(n=n) for n in (50, 50, 50, 5)])
+        await old.run_until_idle()
+    async with selecting(make_mp(), "n < 10") as changed:
+        await changed.append("order-1", [new(n=50), new(n=5)])
+        await changed.run_until_idle()
+        await changed.manage("large").replay("beginning", 2)
+        await changed.run_until_idle()
+        found = await traced(changed, "order-1", "large")
+    assert [(each.state, each.definition) for each in found] == [
+        ("filtered", 2),
+        ("filtered", 2),
+        ("done", 1),
+        ("filtered", 1),
+        ("filtered", 2),
+        ("done", 2),
+    ]
+
+
 async def test_a_replay(make_mp: MakeMilepost) -> None:
     async with selecting(make_mp(), "n >= 10") as old:
         await old.append("order-1", [new(n=n) for n in (50, 5, 50)])
@@ -516,8 +640,8 @@ async def test_of_a_message_that_is_not_reached_the_newest_definition_decides(ma
         async with changed.running(grace=0):
             await handler.begun.get()
             found = await traced(changed, "order-1", "large")
-            assert [each.state for each in found] == ["not reached", "not reached", "filtered"]
-            assert [each.reached for each in found] == [False] * 3
+            assert [each.state for each in found] == ["in flight", "not reached", "filtered"]
+            assert [each.reached for each in found] == [True, False, False]
             handler.may_end.set()
             await until_states(changed, "order-1", "large", ["done", "done", "filtered"])
 
@@ -572,13 +696,38 @@ async def test_what_was_settled_ahead_when_the_filter_changed_was_decided_by_the
             ("filtered", 1, None),
             ("done", 2, None),
         ]
-        # After a day the revisions of then may be gone.
-        await execute(changed, "update {}.definitions set since = since - interval '2 days'")
-        await execute(changed, "update {}.messages set time = time - interval '3 days'")
-        await execute(changed, "delete from {}.cursors where taken is not null and not released")
-        same, unknown, _ = await traced(changed, "order-2", "large")
-        assert (same.state, same.note, unknown.state) == ("done", None, "done")
-        assert unknown.note == "if it was settled out of turn before definition 2 was declared, it is filtered"
+        # After a day the revisions of then are gone.
+        await execute(
+            changed, "delete from {0}.cursors c where revision < (select max(revision) from {0}.cursors)"
+        )
+        assert found == [first, *await traced(changed, "order-2", "large")]
+
+
+async def test_what_an_owner_writes_while_another_filter_is_declared_was_decided_by_the_old_one(
+    make_mp: MakeMilepost, database_url: str
+) -> None:
+    async with selecting(make_mp(), "n < 10", lanes=1) as old:
+        await old.run_until_idle()
+        await old.append("order-1", [new(n=1), new(n=50)])
+        async with await psycopg.AsyncConnection.connect(database_url) as owner:
+            # Its write is under way when the other program starts.
+            await owner.execute(
+                qualified(
+                    """
+                    insert into {0}.cursors (subscription, lane, revision, epoch, released, "position")
+                    select subscription, lane, revision + 1, epoch, released, 2
+                    from {0}.cursors order by revision desc limit 1
+                    """,
+                    old,
+                ).encode()
+            )
+            async with selecting(make_mp(), "n > 10", lanes=1) as changed:
+                declaring = asyncio.create_task(changed.run_until_idle())
+                await until_somebody_waits_for(owner)
+                await owner.commit()
+                await declaring
+                found = await traced(changed, "order-1", "large")
+    assert [(each.state, each.definition) for each in found] == [("done", 1), ("filtered", 1)]
 
 
 async def _is_ahead(mp: Milepost) -> bool:
@@ -711,7 +860,7 @@ async def test_orders_that_are_not_the_streams(mp: Milepost, order: Any) -> None
             if all(each.state == "done" for each in found if each.lane != found[7].lane):
                 break
             await asyncio.sleep(0.02)
-        assert found[7].state == "not reached"
+        assert found[7].state == "in flight"
         handler.may_end.set()
         await until_states(mp, "order-1", "ordered", ["done"] * 20)
 
@@ -794,7 +943,8 @@ async def test_the_program_knows_the_function(make_mp: MakeMilepost) -> None:
                 bucket_of(f'"{"slow" if each.message.version == 21 else (each.message.version - 1) % 21}"') % 4
             )
             passed = in_lane != lane or each.message.version <= 20
-            assert each.state == ("done" if passed else "not reached")
+            behind = "in flight" if each.message.version == 21 else "not reached"
+            assert each.state == ("done" if passed else behind)
             assert each.lane == in_lane
         async with program(make_mp(group="elsewhere"), Blocking()) as other:
             assert "unsure" in await states(other, "order-1", "default/functional")

@@ -2,19 +2,14 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from contextlib import suppress
 
+import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from milepost.log.database import Database
-
-
-@pytest.fixture
-async def database(database_url: str) -> AsyncIterator[Database]:
-    database = Database(database_url, pool_size=1)
-    await database.open()
-    yield database
-    await database.close()
+from milepost import Unavailable
+from milepost.log.database import Connection, Database
 
 
 async def test_one_who_is_cancelled_while_giving_back_takes_nothing_along(database: Database) -> None:
@@ -46,6 +41,29 @@ async def test_one_who_is_cancelled_while_giving_back_takes_nothing_along(databa
     assert await asyncio.wait_for(waiter, 5)
 
 
+async def test_one_who_is_cancelled_while_it_is_given_one_gives_it_back(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take = database.take
+
+    async def take_and_be_cancelled() -> Connection:
+        """As the driver does before Python 3.12: a cancellation that comes with the result is lost in it."""
+        connection = await take()
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return connection
+
+    monkeypatch.setattr(database, "take", take_and_be_cancelled)
+    cancelled = asyncio.create_task(database.execute("select 1", {}))
+    await asyncio.wait([cancelled])
+    assert cancelled.cancelled()
+    monkeypatch.undo()
+    assert await database.execute("select 1", {}) == [(1,)]
+
+
 @pytest.mark.parametrize("statement", ["select 1", "select pg_sleep(0.001)", "begin"])
 async def test_cancellations_at_random(database: Database, statement: str) -> None:
     async def use() -> None:
@@ -58,5 +76,61 @@ async def test_cancellations_at_random(database: Database, statement: str) -> No
         for task in tasks[::2]:
             task.cancel()
         await asyncio.wait(tasks)
-    async with asyncio.timeout(8):
+    async with asyncio.timeout(40):
         assert await database.execute("select 1", {}) == [(1,)]
+
+
+async def test_a_server_that_is_away_is_looked_for_all_the_time(database_url: str) -> None:
+    """Seven attempts within a while: the pool alone would need a minute for them, and for the next another."""
+    attempts = 0
+    enough = asyncio.Event()
+
+    def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        writer.close()
+        if attempts == 7:
+            enough.set()
+
+    async def use(database: Database) -> None:
+        while True:
+            with suppress(Unavailable):
+                await database.execute("select 1", {})
+
+    database = Database(database_url, pool_size=1)
+    await database.open()
+    pid = (await database.execute("select pg_backend_pid()", {}))[0][0]
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as nobody:
+        port = nobody.sockets[0].getsockname()[1]
+        database._pool.conninfo = make_conninfo(host="127.0.0.1", port=port, user="nobody", sslmode="disable")
+        async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as other:
+            await other.execute("select pg_terminate_backend(%s)", [pid])
+        using = asyncio.create_task(use(database))
+        async with asyncio.timeout(40):
+            await enough.wait()
+        using.cancel()
+        await asyncio.wait([using])
+    await database.close()
+
+
+def test_a_loop_that_ends_takes_no_connection_away_from_a_statement(database_url: str) -> None:
+    """It closes all generators at once, also those of whom others still wait for something."""
+
+    async def read() -> object:
+        database = Database(database_url, pool_size=1)
+        await database.open()
+        has = asyncio.Event()
+
+        async def use() -> object:
+            async with database.connection() as connection:
+                has.set()
+                return await (await connection.execute("select 1 from pg_sleep(0.2)")).fetchone()
+
+        using = asyncio.create_task(use())
+        await has.wait()
+        await asyncio.get_running_loop().shutdown_asyncgens()
+        row = await using
+        await database.close()
+        return row
+
+    assert asyncio.run(read()) == (1,)

@@ -281,7 +281,7 @@ async def test_the_position_is_drawn_under_the_lock_of_the_insert(
         "and relation = to_regclass(%(name)s)"
     )
     name = {"name": f"{mp.settings['schema'].value}.messages"}
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not await mp.log.database.execute(waiting, name):
             assert not blocked.done()
     await mp.log.horizon.sample()
@@ -421,7 +421,7 @@ async def test_who_holds_the_horizon_is_named(
     async with await Connection.connect(database_url, application_name="slow-import") as holder:
         await mp.append("a-1", M, connection=holder)
         pid = holder.info.backend_pid
-        async with following(mp), asyncio.timeout(10):
+        async with following(mp), asyncio.timeout(40):
             while "slow-import" not in caplog.text:
                 await asyncio.sleep(0.02)
         assert f"pid {pid} (slow-import)" in caplog.text

@@ -80,7 +80,7 @@ async def test_all_followers_of_a_process_share_what_is_fetched(mp: Milepost) ->
                 return
 
     tasks = [asyncio.create_task(follow(into)) for into in messages]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while mp.log.feed._generation < 0:
             await asyncio.sleep(0)
         for number in range(100):

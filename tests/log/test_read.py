@@ -315,3 +315,14 @@ async def test_categories_whose_hashes_collide(mp: Milepost, monkeypatch: pytest
     assert await positions(mp, category=two, backwards=True, limit=3) == [16, 11, 6]
     assert len(await positions(mp, category=one)) == 16
     assert await positions(mp, category=[one, two]) == list(range(1, 21))
+
+
+async def test_a_read_ends_before_a_place(mp: Milepost) -> None:
+    for n in range(6):
+        await mp.append(f"a-{n % 2}", NewMessage("a", n))
+    assert [m.data async for m in mp.read(before=4, backwards=True)] == [2, 1, 0]
+    assert [m.data async for m in mp.read(before=4)] == [0, 1, 2]
+    assert [m.data async for m in mp.read("a-0", before_version=3, backwards=True)] == [2, 0]
+    for wrong in ({"stream": "a-0", "before": 3}, {"before_version": 3}, {"after_version": 3}):
+        with pytest.raises(InvalidMessage):
+            _ = [m async for m in mp.read(**wrong)]

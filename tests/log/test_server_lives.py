@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 from conftest import absent
 from milepost import Milepost, NewMessage, Unavailable
-from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries
+from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
 from support import Connection, Follower, following, positions
 
 M = NewMessage("happened")
@@ -44,24 +43,8 @@ def pooler(server: Server) -> Iterator[PgBouncer]:
     """PgBouncer in transaction mode before it."""
     if not PGBOUNCER.exists():
         absent("pgbouncer")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pooler = PgBouncer(server, port).start()
-    wait_for(pooler.url)
-    yield pooler
-    pooler.remove()
-
-
-def wait_for(url: str) -> None:
-    """Waits until a server answers."""
-    for _ in range(200):
-        try:
-            psycopg.connect(url, connect_timeout=1).close()
-        except psycopg.OperationalError:
-            continue
-        return
-    raise TimeoutError(url)
+    with pooler_before(server) as pooler:
+        yield pooler
 
 
 async def flush(mp: Milepost) -> None:
@@ -258,7 +241,7 @@ async def end_listeners(mp: Milepost) -> None:
         "select pg_terminate_backend(pid) from pg_stat_activity where query ilike 'listen%%'", {}
     )
     assert ended
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while mp.log.wakeups.listening:
             await asyncio.sleep(0)
         while not mp.log.wakeups.listening:

@@ -27,6 +27,7 @@ from milepost import (
     Unavailable,
     WrongVersion,
 )
+from milepost.progress.nodes import Node
 from milepost.sync import SyncMilepost
 from support import MakeMilepost
 
@@ -56,7 +57,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 def until(condition: Callable[[], bool]) -> None:
     """Waits until something that happens elsewhere has happened."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < end, "it does not happen"
         time.sleep(0.002)
@@ -292,7 +293,7 @@ async def test_a_worker_thread_beside_an_open_milepost(mp: Milepost) -> None:
 
 
 async def test_the_own_event_loop_is_not_blocked_for_ever(mp: Milepost) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         for call in (
             lambda: mp.sync.append("order-1", M),
             lambda: mp.sync.append_many({"order-1": M}),
@@ -303,7 +304,7 @@ async def test_the_own_event_loop_is_not_blocked_for_ever(mp: Milepost) -> None:
             mp.sync.__enter__,
         ):
             with pytest.raises(
-                MilepostError, match=r"would block this event loop for ever: await the method of mp"
+                MilepostError, match=r"would block this event loop for ever: await the async method"
             ):
                 call()
         messages = await asyncio.to_thread(mp.sync.read)
@@ -461,12 +462,14 @@ print("parent", mp.sync.append("order-1", M).version, next(following).version, f
 def test_what_mp_can_do_sync_can() -> None:
     """A method that is added to `Milepost` is added here too."""
     declarations = {"message", "upcast", "subscription", "provide", "on_event", "declared", "instrument"}
-    # A consumer is a loop of its own, which has no blocking form yet.
-    declarations |= {"consumer"}
-    declarations |= {"read_pages", "follow_pages"}
+    declarations |= {"read_pages", "follow_pages", "forget"}
     methods = {
         name
         for name, value in vars(Milepost).items()
         if callable(value) and re.match("[a-z]", name) and name not in declarations
     }
     assert methods <= set(vars(SyncMilepost))
+
+
+def test_the_servers(sync: SyncMilepost) -> None:
+    assert assert_type(sync.nodes(), list[Node]) == []

@@ -519,7 +519,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def until_blocked(connection: Psycopg, observer: Psycopg) -> None:
     """Waits until a connection waits for another's lock."""
     pid = connection.info.backend_pid
-    end = time.monotonic() + 20
+    end = time.monotonic() + 40
     while time.monotonic() < end:
         row = observer.execute("select cardinality(pg_blocking_pids(%s)) > 0", [pid]).fetchone()
         observer.rollback()

@@ -31,7 +31,7 @@ async def sleeper(mp: Milepost) -> AsyncIterator[Follower]:
 
 async def asleep(mp: Milepost) -> None:
     """Waits until the feed sleeps."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while not mp.log.wakeups.asleep:
             await asyncio.sleep(0)
 
@@ -87,6 +87,33 @@ async def test_an_append_between_the_look_and_the_sleep(
         await sleeper.until(21)
 
 
+async def test_a_reader_that_always_finds_more_keeps_its_mark(
+    mp: Milepost, sleeper: Follower, make_mp: MakeMilepost
+) -> None:
+    """It does not sleep, but what comes while it waits for more is to wake it as well."""
+    async with make_mp() as appender:
+        heard = mp.log.wakeups.heard
+        appended = 0
+
+        async def append_meanwhile(seconds: float | None) -> bool:
+            nonlocal appended
+            if appended == 20:
+                return await heard(seconds)
+            appended += 1
+            await appender.append("a-1", M)
+            return False
+
+        await asleep(mp)
+        mp.log.wakeups.heard = append_meanwhile  # type: ignore[method-assign]
+        await mp.log.database.execute(qualified("update {}.sleeps set until = until - interval '11 s'", mp), {})
+        await appender.append("a-1", M)
+        async with asyncio.timeout(40):
+            while appended < 20:
+                await asyncio.sleep(0)
+        covered = "select count(*) from {0}.sleeps where until > {0}.clock() + interval '5 s'"
+        assert (await mp.log.database.execute(qualified(covered, mp), {}))[0][0] == 1
+
+
 async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Milepost, database_url: str) -> None:
     """It will not notify at its commit, so nobody sleeps while it is open."""
     mp.log.feed.poll = None
@@ -94,7 +121,7 @@ async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Mile
         await mp.append("early-1", M, connection=early)
         async with following(mp) as follower:
             await mp.log.wakeups.probed()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(40):
                 while mp.log.feed._generation < 0:
                     await asyncio.sleep(0)
             await mp.log.wakeups.mark()
@@ -134,7 +161,7 @@ async def test_a_connection_is_not_lost_with_a_cancelled_waiter(make_mp: MakeMil
         with pytest.raises(asyncio.CancelledError):
             await asyncio.create_task(mp.append("a-1", M))
         pool.getconn = original  # type: ignore[method-assign]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(40):
             assert (await mp.append("a-1", M)).version == 1
 
 
@@ -148,7 +175,7 @@ async def test_reads_that_are_left_early_lose_no_connections(make_mp: MakeMilepo
             return 0
 
         for _ in range(20):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 assert await asyncio.gather(*(first() for _ in range(20))) == [1] * 20
 
 
@@ -176,7 +203,7 @@ async def test_closing_tells_whoever_still_follows(make_mp: MakeMilepost) -> Non
     await followers[0].until(1)
     await mp.__aexit__(None, None, None)
     for follower in followers:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(40):
             with pytest.raises(MilepostError, match="closed"):
                 await follower._task
 
@@ -197,7 +224,7 @@ async def test_a_mark_makes_an_append_notify_until_it_has_passed(mp: Milepost, d
         await listener.execute(sql.SQL("listen {}").format(sql.Identifier(mp.settings["schema"].value)))
         await mp.log.wakeups.mark()
         await mp.append("a-1", M)
-        assert len([note async for note in listener.notifies(timeout=5, stop_after=1)]) == 1
+        assert len([note async for note in listener.notifies(timeout=40, stop_after=1)]) == 1
         await move_clock(mp, 16)
         await mp.append("a-1", M)
         assert [note async for note in listener.notifies(timeout=0.2)] == []
@@ -309,5 +336,5 @@ async def test_a_follower_can_be_cancelled_at_any_moment(mp: Milepost) -> None:
         began = perf_counter()
         while perf_counter() - began < number * 0.0007:
             await asyncio.sleep(0)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(40):
             await follower.stop()

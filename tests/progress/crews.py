@@ -8,7 +8,7 @@ from milepost.progress.memory_leases import MemoryLeases
 from milepost.progress.protocol import Home, Leases, Membership
 from progress.keepers import PostgresKeeper
 
-LEASE = 10.0
+LEASE = 40.0
 
 
 class Worker:

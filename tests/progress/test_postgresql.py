@@ -202,7 +202,7 @@ class TestTransactions:
 
 async def blocked(postgres: PostgresKeeper) -> list[int]:
     """The processes that wait for a lock, once there are any."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(40):
         while True:
             rows = await postgres.run(
                 "select pid from pg_stat_activity where wait_event_type = 'Lock' and query like %(schema)s",

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Tally, Write
+from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Suspicion, Tally, Write
 from milepost.dispatch.breaker import judged
 from milepost.progress.protocol import Bare, RolledBack, RowPlace, Stale
 from progress.keepers import Keeper
@@ -256,6 +256,7 @@ class TestMoves:
             total=9,
             due=1999.25,
             route="r",
+            suspicion=Suspicion.CERTAIN,
             reason="it was not to be",
             error="Traceback…\n\ttab",
             revision=4,

@@ -64,7 +64,9 @@ class Table:
 
     async def settle(self, reply: Reply, positions: Sequence[int], outcome: Any = "ack") -> set[int]:
         settlements = [Settlement(Claim(reply.id, position, reply.claim), outcome) for position in positions]
-        return await self.pulling.settle(self.keeper.database, settlements)
+        outcomes = await self.pulling.settle(self.keeper.database, settlements)
+        assert outcomes is not None
+        return outcomes.held
 
     async def rows(self) -> dict[int, tuple[str, bool | None]]:
         found = await self.keeper.run('select "position", state, head from {}.deliveries order by 1')
@@ -371,7 +373,7 @@ class TestRetrying:
         [
             Retry(jitter=0),
             Retry(jitter=0, attempts=10_000, delay=0.001, factor=1.5, max_delay=1e9),
-            Retry(jitter=0, attempts=10_000, factor=1e300, delay=1e-300, max_delay=1e300),
+            Retry(jitter=0, attempts=10_000, factor=1_000_000, delay=1e-300, max_delay=3_162_240_000),
             Retry(jitter=0, attempts=10_000, factor=1),
             Retry(jitter=0, delay=0),
             Retry(jitter=0, max_delay=0),

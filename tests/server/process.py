@@ -26,7 +26,8 @@ async def main(options):
         print(listener.getsockname()[1], flush=True)
         limits = Limits(**options.pop("limits"))
         grace = options.pop("grace")
-        await serving.serve(create_app(mp, limits=limits, **options), listener, grace=grace)
+        advertise = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        await serving.serve(create_app(mp, limits=limits, advertise=advertise, **options), listener, grace=grace)
 
 asyncio.run(main(json.loads(sys.argv[1])))
 """

@@ -76,6 +76,16 @@ class TestDeciding:
         decided = done(await client.post(f"{DELIVERIES}/retry", json={"all": True, "reason": "number 3"}))
         assert decided == {"moved": 1, "refused": {}}
 
+    async def test_all_of_a_key(self, client: httpx.AsyncClient) -> None:
+        count = {"state": "parked", "key": "order-2"}
+        for action, moved in (("retry", 1), ("skip", 0)):
+            body = {"all": True, "key": "order-2"}
+            assert done(await client.post(f"{DELIVERIES}/{action}", json=body))["moved"] == moved
+            assert done(await client.get(f"{DELIVERIES}/count", params=count)) == {"count": 0}
+        body = {"up_to": 5, "key": "order-3"}
+        assert done(await client.post(f"{DELIVERIES}/skip", json=body)) == {"moved": 1, "refused": {}}
+        assert done(await client.get(f"{DELIVERIES}/count", params={"state": "parked"})) == {"count": 3}
+
     @pytest.mark.parametrize(
         ("body", "words"),
         [
@@ -84,6 +94,7 @@ class TestDeciding:
             ({"all": True, "limit": 10_001}, "from 0 to 10,000"),
             ({"all": True, "limit": -1}, "from 0 to 10,000"),
             ({"positions": [1], "state": ["parked"]}, "go with all"),
+            ({"positions": [1], "key": "order-0"}, "go with all"),
             ({"positions": [-1]}, "a number from 0 on"),
             ({"positions": [2**64]}, "a number from 0 on"),
             ({"positions": list(range(10_001))}, "10,001 of them"),

@@ -78,6 +78,26 @@ async def test_metrics(mp: Milepost, make_mp: MakeMilepost, client: httpx.AsyncC
     assert 'milepost_log_horizon_position{group="default"} 0.0' in lines
 
 
+async def test_requests_are_counted(client: httpx.AsyncClient) -> None:
+    """By route, not by path: who makes up paths and methods makes no figures of their own."""
+    for stream in ("order-1", "order-2"):
+        done(await client.post(f"/v1/streams/{stream}", json={"type": "a"}))
+    await client.get("/v1/subscriptions/default/nobody")
+    for method, path in (("GET", "/made/up"), ("GET", "/made/up/too"), ("PUT", "/v1/head"), ("BREW", "/v1/head")):
+        await client.request(method, path)
+    await client.head("/healthz")
+    lines = (await client.get("/metrics")).text.splitlines()
+    counted = {line for line in lines if line.startswith("milepost_server_requests_total{")}
+    assert counted == {
+        'milepost_server_requests_total{method="POST",route="/v1/streams/{stream}",status="200"} 2.0',
+        'milepost_server_requests_total{method="GET",route="/v1/subscriptions/{group}/{name}",status="404"} 1.0',
+        'milepost_server_requests_total{method="GET",route="other",status="404"} 2.0',
+        'milepost_server_requests_total{method="PUT",route="other",status="405"} 1.0',
+        'milepost_server_requests_total{method="other",route="other",status="405"} 1.0',
+        'milepost_server_requests_total{method="HEAD",route="/healthz",status="200"} 1.0',
+    }
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/head", "/healthz", "/openapi.json", "/metrics", "/nothing", "/v1/messages?x=1"]
 )

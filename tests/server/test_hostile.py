@@ -116,7 +116,12 @@ class TestRefused:
         refused(await client.post("/v1/streams/a-1", json={"type": value}))
         refused(await client.post("/v1/streams/a-1", json={"type": "a", "properties": {value: 1}}))
         refused(await client.post("/v1/streams/a-1", json={"type": "a", "id": value}))
+        refused(await client.post("/v1/settle", json={"ack": ["1-1-" + "0" * 32], "id": value}))
         refused(await client.post("/v1/subscriptions", json={"name": value}))
+        assert (
+            refused(await client.post("/v1/subscriptions", json={"name": "a", "group": value}))["field"] == "group"
+        )
+        refused(await client.post("/v1/subscriptions", json={"name": "a", "ordered_by": {"property": value}}))
         for field in ("category", "stream", "types"):
             refused(await client.post("/v1/subscriptions", json={"name": "a", field: value}))
             refused(await client.get("/v1/messages", params={field: value}))

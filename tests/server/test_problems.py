@@ -110,8 +110,15 @@ async def test_where_there_is_nothing(client: httpx.AsyncClient) -> None:
 
 async def test_methods(client: httpx.AsyncClient) -> None:
     answer = await client.put("/v1/streams/a-1")
-    problem(answer, METHOD_NOT_ALLOWED, "GET")
-    assert {"GET", "POST"} <= set(answer.headers["allow"].split(", "))
+    problem(answer, METHOD_NOT_ALLOWED, "takes GET, POST")
+    assert answer.headers["allow"] == "GET, POST"
+
+
+async def test_options_is_a_method_that_no_path_has(client: httpx.AsyncClient) -> None:
+    for path, methods in (await client.get("/openapi.json")).json()["paths"].items():
+        answer = await client.options(path.format(group="default", name="a", stream="b", target="c"))
+        problem(answer, METHOD_NOT_ALLOWED)
+        assert {*answer.headers["allow"].lower().split(", ")} == {*methods}, path
 
 
 @pytest.mark.parametrize(

@@ -100,10 +100,23 @@ async def test_since(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("log")
-async def test_backwards_has_no_next_page(client: httpx.AsyncClient) -> None:
-    for path, expected in (("/v1/messages", [10, 9]), ("/v1/streams/order-1", [9, 7])):
-        page = done(await client.get(path, params={"backwards": "true", "limit": 2}))
-        assert (data(page), page["next"], page["more"]) == (expected, None, True)
+async def test_backwards_goes_on_before_the_last_page(client: httpx.AsyncClient) -> None:
+    for path, name, expected in (
+        ("/v1/messages", "before", [[10, 9], [8, 7]]),
+        ("/v1/streams/order-1", "before_version", [[9, 7], [5, 3]]),
+    ):
+        params: dict[str, str | int] = {"backwards": "true", "limit": 2}
+        for numbers in expected:
+            page = done(await client.get(path, params=params))
+            assert (data(page), page["more"]) == (numbers, True)
+            params[name] = page["next"]
+
+
+@pytest.mark.usefixtures("log")
+async def test_a_stream_is_read_after_a_position_too(client: httpx.AsyncClient) -> None:
+    whole = done(await client.get("/v1/streams/order-1"))["messages"]
+    page = done(await client.get("/v1/streams/order-1", params={"after": whole[1]["position"]}))
+    assert page["messages"] == whole[2:]
 
 
 @pytest.mark.usefixtures("log")
@@ -135,7 +148,7 @@ async def test_a_read_that_takes_too_long(mp: Milepost) -> None:
     app = create_app(mp, access="local", limits=Limits(read_seconds=0))
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        problem(await client.get("/v1/messages"), TOOK_TOO_LONG, "narrow it")
+        assert problem(await client.get("/v1/messages"), TOOK_TOO_LONG, "narrow it")["next"] is None
 
 
 async def test_a_wrong_filter_shows_its_place(client: httpx.AsyncClient) -> None:

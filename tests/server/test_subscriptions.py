@@ -98,6 +98,8 @@ class TestCreating:
         assert kept["settings"]["category"] == ["order"]
         changed = done(await client.post("/v1/subscriptions", json=body))
         assert changed["settings"]["category"] == ["payment"]
+        answer = await client.post("/v1/subscriptions", json={**body, "tracking": "all"})
+        problem(answer, INVALID, "create another subscription")
 
     @pytest.mark.usefixtures("handled")
     async def test_one_that_a_program_declares(self, client: httpx.AsyncClient) -> None:
@@ -113,7 +115,7 @@ class TestCreating:
             ({"name": "a", "timeout": 0}, "more than 0"),
             ({"name": "a", "strategy": "random"}, "round_robin"),
             ({"name": "a", "retry": {"attempts": 0}}, ">= 1"),
-            ({"name": "a", "retry": {"factor": 0.5}}, "factor is at least 1"),
+            ({"name": "a", "retry": {"factor": 0.5}}, "factor is a number from 1"),
             ({"name": "a", "retry": {"attempt": 1}}, "`attempt`"),
             ({"name": "a", "checkpoint": {"messages": 0}}, ">= 1"),
             ({"name": "a", "checkpoint": {"seconds": -1}}, "at least 0"),
@@ -139,17 +141,17 @@ class TestCreating:
 class TestLooking:
     @pytest.mark.usefixtures("shipping")
     async def test_all_of_them(self, make_mp: MakeMilepost, client: httpx.AsyncClient) -> None:
-        async with make_mp(group="billing/eu") as other:
+        async with make_mp(group="billing eu") as other:
             await other.create_subscription("invoices")
         found = done(await client.get("/v1/subscriptions"))["subscriptions"]
         assert [(each["group"], each["name"]) for each in found] == [
-            ("billing/eu", "invoices"),
+            ("billing eu", "invoices"),
             ("default", "shipping"),
         ]
         [only] = done(await client.get("/v1/subscriptions", params={"group": "default"}))["subscriptions"]
         assert only["name"] == "shipping"
-        shown = done(await client.get("/v1/subscriptions/billing%2Feu/invoices"))
-        assert shown["group"] == "billing/eu"
+        shown = done(await client.get("/v1/subscriptions/billing%20eu/invoices"))
+        assert shown["group"] == "billing eu"
 
     async def test_one_that_is_not_there(self, client: httpx.AsyncClient) -> None:
         for method, path in (
@@ -180,7 +182,8 @@ class TestOperating:
         assert (info["settings"]["where"], info["settings"]["timeout"]) == ("amount > 3", 7)
         info = done(await client.patch(SHIPPING, json={"where": None}))
         assert (info["settings"]["where"], info["settings"]["timeout"]) == (None, 7)
-        problem(await client.patch(SHIPPING, json={"start": "now"}), INVALID, "`start`")
+        problem(await client.patch(SHIPPING, json={"start": "now"}), INVALID, "move it instead")
+        problem(await client.patch(SHIPPING, json={"tracking": "all"}), INVALID, "create another subscription")
         problem(await client.patch(SHIPPING, json={"timeout": 0}), INVALID, "more than 0")
 
     @pytest.mark.usefixtures("handled")
@@ -233,9 +236,23 @@ class TestOperating:
         problem(await client.get(f"{INVOICES}/replay?start=3&end=2"), INVALID, "has nothing in it")
         problem(await client.post(f"{INVOICES}/replay", json={"start": 3, "end": 2}), INVALID, "has nothing in it")
         problem(await client.get(f"{INVOICES}/move"), INVALID, "to")
+        problem(await client.post(f"{INVOICES}/move", json={"to": 99_999}), INVALID, "the log ends at")
 
     @pytest.mark.usefixtures("shipping")
     async def test_delete(self, client: httpx.AsyncClient) -> None:
         answer = await client.delete(SHIPPING)
         assert (answer.status_code, answer.content) == (204, b"")
         problem(await client.get(SHIPPING), UNKNOWN_SUBSCRIPTION)
+
+
+async def test_one_is_created_in_another_group(client: httpx.AsyncClient) -> None:
+    made = done(await client.post("/v1/subscriptions", json={"name": "shipping", "group": "warehouse"}))
+    assert (made["group"], made["name"]) == ("warehouse", "shipping")
+    answer = await client.post("/v1/subscriptions", json={"name": "shipping", "group": "ware/house"})
+    assert problem(answer, INVALID)["field"]
+
+
+async def test_statistics_of_one_without_consumers(client: httpx.AsyncClient) -> None:
+    done(await client.post("/v1/subscriptions", json={"name": "shipping"}))
+    told = done(await client.get("/v1/subscriptions/default/shipping/statistics"))
+    assert (told["owner"], told["consumers"], told["acked"]) == (None, [], 0)

@@ -272,7 +272,7 @@ async def test_an_advance_while_a_program_runs(milepost_db: MilepostDB, shop: Sh
         if event.subscription == "invoices":
             handled.set()
 
-    async with mp.running(), asyncio.timeout(20):
+    async with mp.running(), asyncio.timeout(40):
         await mp.append("order-1", Placed(1, 500))
         for attempts in (1, 2):
             await until(lambda attempts=attempts: shop.attempts == [*range(1, attempts + 1)])

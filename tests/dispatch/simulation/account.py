@@ -2,6 +2,7 @@
 
 from dispatch.simulation.evidence import Evidence, Fate
 from dispatch.simulation.message import Message
+from dispatch.simulation.setup import waits_of
 from dispatch.simulation.store import LaneRecord, Store
 from milepost.dispatch.delivery import Row, State
 from milepost.dispatch.exchange import Answer, LaneState
@@ -31,18 +32,13 @@ class Account:
         self.rejected: set[int] = set()
         self.fates: dict[int, Fate] = {}
         """What is to be stored of messages that were settled other than by an ack."""
-        self.counted: dict[int, int] = {}
-        """Attempts of suspects that run: their rows count one more."""
         self.known: dict[int, int] = {}
         """Attempts in rows, as this owner was told last."""
         self.vanished = len(state.running)
         """Attempts that ended with a process: they count as failures, and settled nothing."""
         self.outcomes: list[bool | None] = [False] * self.vanished
         """How attempts ended since the last write: well, badly, or without counting."""
-        self.suspects = {loaded.row.position for loaded in state.running}
-        self.running = frozenset(self.suspects)
-        """Rows that said so when it came."""
-        self._give_up_suspects(state)
+        self._blame(state)
 
     def begin_people(self) -> None:
         """What it heard of people."""
@@ -55,13 +51,15 @@ class Account:
         self.unpoked: set[int] = set()
         """Messages that a person acted on, while nobody has told the owner so."""
 
-    def _give_up_suspects(self, state: LaneState[Message]) -> None:
-        """What ran when its process vanished, and was its last attempt, is parked."""
-        now = state.now
+    def _blame(self, state: LaneState[Message]) -> None:
+        """What ran alone when its process vanished has failed, and did so before if it ran with others then."""
+        now, retry = state.now, self.settings.retry
         for row in (loaded.row for loaded in state.running):
-            if row.attempts >= self.settings.retry.attempts:
-                self.suspects.discard(row.position)
-                self.fates[row.position] = Fate(((row.attempts, True),), now, (now, now))
+            if state.unclean and row.position in self.store.alone:
+                attempts = row.attempts + (1 if self.store.suspects[row.position] else 2)
+                low, high = waits_of(self.settings, None, attempts)
+                options = ((attempts, attempts >= retry.attempts),)
+                self.fates[row.position] = Fate(options, now, (now + low, now + high), blamed=True)
 
     # What it knows
 
@@ -73,9 +71,9 @@ class Account:
         if (fate := self.fates.get(position)) is not None:
             return {attempts for attempts, _ in fate.options}
         row = self.row(position)
-        stored = self.counted.get(position, row.attempts if row else 0)
+        stored = row.attempts if row else 0
         if position in self.store.touched:
-            return {stored, row.attempts if row else 0, self.known.get(position, stored)}
+            return {stored, self.known.get(position, stored)}
         return {stored}
 
     def failed_since(self) -> int:
@@ -93,8 +91,6 @@ class Account:
             committing=committing,
             rejected=frozenset(self.rejected),
             fates=dict(self.fates),
-            counted=dict(self.counted),
-            suspects=frozenset(self.suspects),
             counts=self.counts,
             outcomes=tuple(self.outcomes),
             reach=reach,
@@ -109,14 +105,6 @@ class Account:
             self.fates.pop(position, None)
         if row is not None:
             self.known[position] = row.attempts
-            if row.state is State.RUNNING and position in self.suspects:
-                counted = evidence.counted.get(position, row.attempts - 1)
-                if row.attempts > counted:
-                    self.counted[position] = counted
-                return
-        self.counted.pop(position, None)
-        self.suspects.discard(position)
-        self.running -= {position}
 
     def learn_refused(self, position: int) -> None:
         """A person has changed a row meanwhile."""

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from dispatch.simulation.evidence import Evidence, Fate
 from dispatch.simulation.violation import Violation, ensure
-from milepost.dispatch.delivery import Row, State
+from milepost.dispatch.delivery import Row, State, Suspicion
 from milepost.dispatch.exchange import Cursor, Move, Tally, Write
 
 if TYPE_CHECKING:
@@ -94,6 +94,7 @@ class Audit:
     def _check_move(self, move: Move) -> None:
         old, new = self._rows.get(move.position), move.row
         if new is None:
+            self._store.clear(move.position)
             self._settle(move.position, "lost its row")
             ensure(
                 old is None or old.state is not State.SKIPPED,
@@ -112,6 +113,7 @@ class Audit:
             )
             return
         self._check_state(old, new)
+        self._check_suspicion(new)
         ensure(new.since <= self._store.now, f"{new} came into its state in the future")
         if new.position not in self._store.touched:
             ensure(new.total == new.attempts, f"{old} became {new}: the total is wrong")
@@ -126,11 +128,30 @@ class Audit:
         ensure(new.state is not State.SKIPPED, f"{new} was skipped by no person")
         ensure(position not in self._evidence.acked, f"{new} was written for an acked message")
         ensure(fate is None or fate.ended, f"{new} was written for {fate}")
-        counted = [self._evidence.counted.get(position, old.attempts if old else 0)]
-        if new.state is State.RUNNING and position in self._evidence.suspects:
-            # With consumers it may have been set aside in between, and then it is like any other.
-            counted = [counted[0] + 1, *counted] if self._store.setup.strategy else [counted[0] + 1]
-        ensure(new.attempts in counted, f"{new} counts {new.attempts} attempts, there were {counted[0]}")
+        counted = old.attempts if old else 0
+        ensure(new.attempts == counted, f"{new} counts {new.attempts} attempts, there were {counted}")
+
+    def _check_suspicion(self, new: Row) -> None:
+        """What has to run alone says so, until it was tried and nothing vanished."""
+        store, position = self._store, new.position
+        fate = self._evidence.fates.get(position)
+        if new.state in (State.RETRYING, State.PARKED) and fate is not None:
+            if fate.blamed:
+                store.suspects[position] = True
+            elif not fate.ended:
+                store.clear(position)
+        is_pinned = (store.setup.strategy or "").startswith("pinned")
+        if new.state is State.UNROUTED and is_pinned and new.suspicion is None:
+            # Whom it is pinned to has no room, and others of the route have: it is like any other.
+            store.clear(position)
+        store.alone.discard(position)
+        if position not in store.suspects:
+            ensure(new.suspicion is None, f"{new} need not run alone")
+            return
+        if new.state is State.RUNNING:
+            store.alone.add(position)
+        mark = Suspicion.CERTAIN if store.suspects[position] else Suspicion.POSSIBLE
+        ensure(new.suspicion is mark, f"{new} should say {mark!r}")
 
     def _check_person(self, position: int, fate: Fate | None) -> None:
         """What a person decided after an attempt is not overwritten by what that came to."""

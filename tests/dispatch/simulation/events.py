@@ -275,9 +275,7 @@ class Change:
             return
         worker, holding = found
         on_park = holding.settings.on_park if self.blocks is None else _on_park(self.blocks)
-        # Whether a suspect is given up is decided with the limit that there is when its turn comes.
-        attempts = holding.settings.retry.attempts if holding.suspects else self.attempts
-        changed = worker.definition.changed(worker.definition.rejected, on_park, self.window, attempts)
+        changed = worker.definition.changed(worker.definition.rejected, on_park, self.window, self.attempts)
         holding.change(changed.settings)
 
 

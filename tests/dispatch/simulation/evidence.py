@@ -20,6 +20,8 @@ class Fate:
     due: tuple[float, float]
     ended: bool = False
     """Whether it only ended with a release: then it may also be left as it was."""
+    blamed: bool = False
+    """Whether its process vanished while it ran alone."""
 
     @property
     def parked(self) -> bool:
@@ -52,9 +54,6 @@ class Evidence:
     committing: frozenset[int]
     rejected: frozenset[int]
     fates: dict[int, Fate]
-    counted: dict[int, int]
-    """Counted attempts of messages whose row counts one more already, since they run as suspects."""
-    suspects: frozenset[int]
     counts: Counts
     """Rows of all lanes, as the owner was told last."""
     outcomes: tuple[bool | None, ...]

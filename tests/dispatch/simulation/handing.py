@@ -22,6 +22,7 @@ def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Me
             _check_order(holding, claim)
             _check_attempts(holding, claim)
             _check_guard(holding, claim)
+            _check_suspicion(holding, claim)
         if holding.routed:
             check_route(holding, claim)
             if holding.current and delivery not in holding.promises:
@@ -54,8 +55,12 @@ def _check_claim(holding: Holding, claim: Claim) -> None:
     ensure(claim.deadline == claim.delivery.deadline, f"{position} times out at {claim.delivery.deadline}")
     if claim.alone or any(other.alone for other in holding.open.values()):
         ensure(not holding.open, f"{position} is not alone")
-    if position in holding.suspects and not holding.routed:
-        ensure(claim.alone, f"{position} ran when its process vanished, and is not alone")
+
+
+def _check_suspicion(holding: Holding, claim: Claim) -> None:
+    """It runs alone if it ran when a process vanished, and only then."""
+    suspect = claim.position in holding.store.suspects
+    ensure(claim.alone is suspect, f"{claim.position} is alone: {claim.alone}, and should be: {suspect}")
 
 
 def _check_finality(holding: Holding, claim: Claim) -> None:

@@ -93,10 +93,12 @@ def leave(holding: Holding, consumer: str) -> None:
 
 
 def lose(holding: Holding, consumer: str) -> None:
-    """A consumer vanishes: what it has counts as an attempt."""
+    """A consumer vanishes: what it has counts as an attempt of each message, and as one failure of all."""
     holding.lane.lose(consumer, holding.store.now)
-    for claim in _end(holding, of_consumer(holding, consumer))[0]:
-        fail(holding, claim)
+    ended = _end(holding, of_consumer(holding, consumer))[0]
+    holding.outcomes += [False, *[None] * (len(ended) - 1)] if ended else []
+    for claim in ended:
+        put_off(holding, claim)
     holding.consumers.leave(consumer)
 
 
@@ -107,9 +109,16 @@ def of_consumer(holding: Holding, consumer: str) -> Deliveries:
 def fail(
     holding: Holding, claim: Claim, after: float | None = None, count: bool = True, cause: Cause = None
 ) -> None:
+    """Notes that an attempt failed, and what that must come to."""
+    holding.outcomes.append(False if count else None)
+    put_off(holding, claim, after, count, cause)
+
+
+def put_off(
+    holding: Holding, claim: Claim, after: float | None = None, count: bool = True, cause: Cause = None
+) -> None:
     """Notes what a failed attempt must come to."""
     now, settings = holding.store.now, holding.settings
-    holding.outcomes.append(False if count else None)
     options, waits = [], []
     for counted in _counts(holding, claim):
         attempts = counted + 1 if count else counted

@@ -65,6 +65,10 @@ class Store:
         """Messages whose rows a person has changed, and the revision of the last such change."""
         self.acted_at: dict[int, float] = {}
         """When a person last changed a message's row."""
+        self.suspects: dict[int, bool] = {}
+        """Messages that have to run alone, since they ran when a process vanished; True: they were alone then."""
+        self.alone: set[int] = set()
+        """Those whose rows say that they do so now."""
         self._epochs = 0
 
     def append(self, key: int, number: int, size: int, gap: int) -> None:
@@ -74,6 +78,11 @@ class Store:
 
     def lane_of(self, message: Message) -> int:
         return int(message.key[1:]) % self.setup.lanes
+
+    def clear(self, position: int) -> None:
+        """A message need not run alone any more."""
+        self.suspects.pop(position, None)
+        self.alone.discard(position)
 
     def counts(self) -> Counts:
         """Rows of all lanes by state."""
@@ -90,6 +99,8 @@ class Store:
         record.owner = worker
         record.definition = definition
         running = [row for row in record.rows.values() if row.state is State.RUNNING]
+        for row in running:
+            self.suspects.setdefault(row.position, False)
         return LaneState(
             cursor=record.cursor,
             now=self.now,
@@ -208,6 +219,7 @@ class Store:
             del record.rows[above]
         for message in record.messages:
             if message.position > position:
+                self.clear(message.position)
                 self.settled.discard(message.position)
                 self.touched.pop(message.position, None)
                 record.passed.discard(message.position)

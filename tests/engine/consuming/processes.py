@@ -70,6 +70,7 @@ class Process:
             self._process.stdout.close()
 
     async def terminate(self) -> None:
+        assert not self.is_over, "it ended before, with a status of its own"
         self._process.send_signal(signal.SIGTERM)
         assert await asyncio.to_thread(self._process.wait, PATIENCE) == 0
 

@@ -1,7 +1,8 @@
 """A process of its own with a consumer: says what it gets, and does as its arguments say.
 
 `python program.py URL SCHEMA SUBSCRIPTION HOW [WHERE]`: HOW is `ack`, `hold` (takes and does not settle), or
-`die` (ends without a word at a message whose type is `deadly`, and acks the others).
+`die` (ends without a word at a message whose type is `deadly`, and acks the others), or `die late` (the same, and
+the consumer wants everything, whatever WHERE says, after a moment).
 """
 
 import asyncio
@@ -20,11 +21,18 @@ def say(*words: object) -> None:
 
 async def consume(consumer: Consumer, how: str) -> None:
     async for delivery in consumer:
-        if how == "die" and delivery.message.type == "deadly":
+        if how.startswith("die") and delivery.message.type == "deadly":
             os._exit(9)
         say("got", delivery.position, delivery.attempt)
         if how != "hold":
             await delivery.ack()
+
+
+async def come_late(consumer: Consumer) -> None:
+    """Wants everything once the process has the subscription, and has set aside what it does not want yet."""
+    while (owned := consumer.desk.owned) is None or not owned.lane.reach or not owned.lane.is_empty:
+        await asyncio.sleep(0.01)
+    await consumer.configure(where=None)
 
 
 async def main(url: str, schema: str, name: str, how: str, where: str | None = None) -> None:
@@ -32,6 +40,8 @@ async def main(url: str, schema: str, name: str, how: str, where: str | None = N
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with Milepost(url, schema=schema) as mp, mp.consumer(name, where=where or None) as consumer:
         say("standby" if consumer.standby else "owner")
+        if how == "die late":
+            await come_late(consumer)
         consuming = asyncio.create_task(consume(consumer, how))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([consuming, stopping], return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,8 @@ import pytest
 
 from engine.consuming.taking import Taker, ack, is_dry, orders, take, taking, until
 from milepost import Checkpoint, ConsumerClosed, Lost, Milepost, NewMessage, NotConfirmed, Retry, by_property
+from milepost.engine.consuming.attended import Attended
+from milepost.progress.protocol import Opened
 from support import MakeMilepost, qualified
 
 
@@ -182,7 +184,7 @@ class TestSettings:
         monkeypatch.setattr("milepost.engine.consuming.created.FOLLOW", 0.2)
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping") as consumer:
-            attended = next(iter(mp._desks._attended.values()))
+            attended = next(iter(mp.desks._attended.values()))
             monkeypatch.setattr(attended, "_follow", lambda: None)
             await until(lambda: bool(consumer.desk.lanes))
             [owner] = (await mp.manage("shipping").info()).owners
@@ -337,7 +339,7 @@ class TestDelete:
 
 
 async def _end(consumer: Any) -> str:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         try:
             async for _ in consumer:
                 pass
@@ -389,3 +391,72 @@ async def test_a_trace_knows_which_filter_decided(mp: Milepost) -> None:
         **dict.fromkeys((6, 7, 8), ("filtered", 1)),
         **dict.fromkeys((5, 9, 10), ("done", 2)),
     }
+
+
+TAKEN = "select {0}.take(s.id, '{{0}}') from {0}.subscriptions s"
+"""As another process does that takes the lane: what its owner knows is of no use any more, and it cannot write."""
+
+
+class TestVanished:
+    """A filter changes, and the owner is gone before that is in force, or before that is written."""
+
+    @staticmethod
+    async def fates(mp: Milepost) -> dict[int, tuple[str, int | None]]:
+        return {each.message.position: (each.state, each.definition) for each in await mp.trace("order-0")}
+
+    async def test_before_it_heard_of_it_all_is_passed_by_the_old_one(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        old = {**dict.fromkeys(range(1, 6), ("done", 1)), **dict.fromkeys((6, 7), ("filtered", 1))}
+        hears = asyncio.Event()
+
+        async def deaf(self: Attended, opened: Opened) -> None:
+            await hears.wait()
+
+        await mp.create_subscription("shipping", where="n < 5")
+        async with make_mp() as owner, taking(owner, "shipping") as taker:
+            await orders(mp, 4, streams=1)
+            await taker.until(4)
+            with monkeypatch.context() as patched:
+                patched.setattr(Attended, "learn", deaf)
+                patched.setattr("milepost.engine.consuming.created.FOLLOW", 0)
+                for where in ("n == 6", "n >= 3"):
+                    with pytest.raises(NotConfirmed):
+                        await mp.manage("shipping").update(where=where)
+                await orders(mp, 3, streams=1, first=4)
+                await until(lambda: is_at_rest(mp))
+                assert await self.fates(mp) == old
+                # Nobody can write any more: the owner vanishes like this.
+                await mp.log.database.execute(qualified(TAKEN, mp), {})
+                hears.set()
+        assert await self.fates(mp) == old
+        async with taking(mp, "shipping") as taker:
+            await orders(mp, 2, streams=1, first=2)
+            assert await taker.until(1) == [9]
+            await until(lambda: is_at_rest(mp))
+        new = {8: ("filtered", 3), 9: ("done", 3)}
+        assert await self.fates(mp) == {**old, **new}
+
+    async def test_before_it_was_written_what_it_had_is_judged_anew(
+        self, mp: Milepost, make_mp: MakeMilepost
+    ) -> None:
+        await mp.create_subscription("shipping", where="n < 5")
+        await orders(mp, 8, streams=1)
+        async with make_mp() as owner, owner.consumer("shipping", capacity=2) as consumer:
+            await take(consumer, 2)
+            await mp.manage("shipping").update(where="n > 3")
+            await mp.log.database.execute(qualified(TAKEN, mp), {})
+        async with taking(mp, "shipping") as taker:
+            await taker.until(1)
+            await until(lambda: is_at_rest(mp))
+        # The first two had been handed out: that is forgotten, perhaps also that the last three had been rejected.
+        assert await self.fates(mp) == {
+            **dict.fromkeys(range(1, 5), ("filtered", 2)),
+            **{at: ("done", 2) if at in taker.seen else ("filtered", 1) for at in range(5, 9)},
+        }
+        assert 5 in taker.seen
+
+
+async def is_at_rest(mp: Milepost) -> bool:
+    """Whether everything is settled, and written."""
+    return (await mp.manage("shipping").info()).lag.positions == 0

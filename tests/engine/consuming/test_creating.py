@@ -174,8 +174,14 @@ class TestRefused:
             ({"timeout": 0}, "timeout: a number of seconds, more than 0, is wanted"),
             ({"timeout": -1}, "timeout: a number of seconds, more than 0"),
             ({"strategy": "random"}, 'strategy: "round_robin" or "dispatch_to_single"'),
-            ({"max_consumers": 0}, "max_consumers: a whole number of at least 1"),
-            ({"max_unrouted": 0}, "max_unrouted: a whole number of at least 1"),
+            ({"max_consumers": 0}, "max_consumers: a whole number from 1 to 2,147,483,647 is wanted, not 0"),
+            ({"max_unrouted": 0}, "max_unrouted: a whole number from 1 to 2,147,483,647 is wanted, not 0"),
+            ({"window": 2**31}, "window: a whole number from 1 to 2,147,483,647 is wanted, not 2147483648"),
+            ({"max_waiting": 10**30}, "max_waiting: a whole number from 1 to 2,147,483,647 is wanted"),
+            ({"max_consumers": 10**30}, "max_consumers: a whole number from 1 to 2,147,483,647 is wanted"),
+            ({"max_unrouted": 10**30}, "max_unrouted: a whole number from 1 to 2,147,483,647 is wanted"),
+            ({"stall_after": 10**30}, "stall_after: a whole number from 1 to 2,147,483,647 is wanted"),
+            ({"timeout": float("inf")}, "timeout: at most 3,162,240,000 seconds, a hundred years, are wanted"),
             ({"on_park": "stop"}, 'on_park: "block" or "continue" is wanted'),
             ({"ordered_by": by_function(lambda message: 1)}, "a function cannot be stored: use by_property"),
             ({"retry": Retry(rules={ValueError: Retry.never})}, "rules for exceptions are for handlers"),
@@ -204,7 +210,7 @@ class TestRefused:
 
     async def test_another_start(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")
-        with pytest.raises(ValueError, match="start: it has begun already; move it instead"):
+        with pytest.raises(ValueError, match="start: it has begun already; move it instead, to any place"):
             await mp.manage("shipping").update(start="now")
 
     async def test_nothing_to_change(self, mp: Milepost) -> None:
@@ -218,6 +224,10 @@ class TestRefused:
                 pass
         with pytest.raises(UnknownSubscription):
             await mp.manage("shipping").update(timeout=3)
+        await mp.create_subscription("shipping")
+        with pytest.raises(UnknownSubscription, match="did you mean 'default/shipping'"):
+            async with mp.consumer("shiping"):
+                pass
 
     async def test_consumers_of_one_for_pulling(self, mp: Milepost) -> None:
         await mp.create_subscription("emails", tracking="all")
@@ -273,3 +283,16 @@ class TestSelection:
                 pass
         async with mp.consumer("billing/shipping") as consumer:
             assert len(await take(consumer, 1)) == 1
+
+    async def test_a_group_may_be_named(self, mp: Milepost) -> None:
+        created = await mp.create_subscription("billing/shipping", timeout=5)
+        assert (created.group, created.name) == ("billing", "shipping")
+        await created.update(timeout=6)
+        assert ((await created.info()).settings or {})["timeout"] == 6
+        assert [(info.group, info.name) for info in await mp.subscriptions()] == [("billing", "shipping")]
+
+    @pytest.mark.parametrize("name", ["", "billing/", "/", "a/b/c", "bil\x00ling/shipping", "x" * 2000 + "/a"])
+    async def test_names_that_cannot_be(self, mp: Milepost, name: Any) -> None:
+        with pytest.raises(ValueError, match="name"):
+            await mp.create_subscription(name)
+        assert await mp.subscriptions() == []

@@ -1,11 +1,13 @@
 """What is not settled comes again: counted, after the back-off, and parked at the limit."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from engine.consuming.processes import Start
+from engine.consuming.processes import Process, Start
 from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
 from milepost import Milepost, NewMessage, Retry
 from milepost.dispatch import Lane
@@ -30,8 +32,11 @@ class TestTimeOut:
         await mp.create_subscription("shipping", timeout=0.02, retry=Retry(delay=0, jitter=0))
         await orders(mp, 1)
         async with mp.consumer("shipping") as consumer:
-            async with asyncio.timeout(1):
-                assert [(await take(consumer, 1))[0].attempt for _ in range(5)] == [1, 2, 3, 4, 5]
+            for attempt in range(1, 6):
+                [delivery] = await take(consumer, 1)
+                assert delivery.attempt == attempt
+                assert delivery.claim.deadline is not None
+                assert delivery.claim.deadline - consumer.desk._clock.now() <= 0.02
 
     async def test_another_consumer_gets_it(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", timeout=0.2, retry=Retry(delay=0, jitter=0))
@@ -54,15 +59,18 @@ class TestTimeOut:
         assert [each async for each in mp.manage("shipping").deliveries()] == []
 
     async def test_the_time_begins_when_a_consumer_looks_at_it(self, mp: Milepost) -> None:
-        await mp.create_subscription("shipping", timeout=1, retry=Retry(delay=60))
+        await mp.create_subscription("shipping", timeout=3600)
         await orders(mp, 4)
         async with mp.consumer("shipping") as slow:
+            await until(lambda: slow.in_flight == 4)
+            ends = []
             for _ in range(4):
-                # Together they take longer than the time-out, and each alone does not.
                 [delivery] = await take(slow, 1)
-                await asyncio.sleep(0.4)
+                ends.append(delivery.claim.deadline or 0)
+                # All were handed to it at once.
+                await asyncio.sleep(1.1)
                 await delivery.ack()
-        assert (await mp.manage("shipping").info()).retrying == 0
+        assert all(later - earlier > 1 for earlier, later in pairwise(ends))
 
 
 async def _parked(mp: Milepost, count: int) -> bool:
@@ -72,7 +80,7 @@ async def _parked(mp: Milepost, count: int) -> bool:
 async def test_a_lost_consumer_is_an_attempt(mp: Milepost) -> None:
     """As a server finds it when a connection breaks."""
     await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05, jitter=0), timeout=3600)
-    await orders(mp, 2)
+    await orders(mp, 1)
     for attempt in (1, 2):
         async with mp.consumer("shipping", capacity=1) as consumer:
             [delivery] = await take(consumer, 1)
@@ -81,30 +89,80 @@ async def test_a_lost_consumer_is_an_attempt(mp: Milepost) -> None:
     await until(lambda: _parked(mp, 1))
     [parked] = [each async for each in mp.manage("shipping").deliveries()]
     assert (parked.position, parked.reason, parked.consumer) == (1, "consumer lost", consumer.name)
+    await mp.append("another-1", NewMessage("placed"))
     async with mp.consumer("shipping") as consumer:
         assert [(each.position, each.attempt) for each in await take(consumer, 1)] == [(2, 1)]
+
+
+async def _crash_until(
+    condition: Callable[[], Awaitable[bool]], start: Start, how: str = "die", where: str = ""
+) -> tuple[Process, int]:
+    """Starts a process each time that one has ended, until something holds; the last one, and how many ended."""
+    crashes, process = 0, start(how, where)
+    async with asyncio.timeout(100):
+        while not await condition():
+            if process.is_over:
+                crashes += 1
+                process = start(how, where)
+            await asyncio.sleep(0.02)
+    return process, crashes
 
 
 @pytest.mark.timeout(110)
 async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are_not(
     mp: Milepost, start: Start
 ) -> None:
-    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05), lease=1)
+    """The first crash tells nothing: nobody had written down what ran. From the second on that is known, and each
+    of them is tried alone: then a crash has one cause, and both were attempts of that message.
+    """
+    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=0.05), lease=2)
     for n in range(10):
         await mp.append(f"order-{n}", NewMessage("deadly" if n == 5 else "placed"))
-    crashes = 0
-    process = start("die")
-    async with asyncio.timeout(100):
-        while not await _parked(mp, 1):
-            if process.is_over:
-                crashes += 1
-                process = start("die")
-            await asyncio.sleep(0.02)
+    _, crashes = await _crash_until(lambda: _parked(mp, 1), start)
     await until(lambda: start.got() == set(range(1, 11)) - {6})
     [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
-    assert (parked.position, parked.attempts) == (6, 2)
-    assert parked.reason == "its process vanished in 2 attempts"
+    assert (parked.position, parked.attempts, parked.reason) == (6, 3, "its process vanished")
     assert parked.consumer is not None
+    assert crashes == 1 + parked.attempts
+    await until(lambda: _last_error(mp, parked.reason))
+
+
+@pytest.mark.timeout(110)
+async def test_a_message_that_kills_its_process_goes_through_the_back_off(mp: Milepost, start: Start) -> None:
+    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=100, jitter=0), lease=1)
+    await mp.append("order-1", [NewMessage("deadly"), NewMessage("placed")])
+    process, _ = await _crash_until(lambda: _is_retrying(mp), start)
+    [row] = [each async for each in mp.manage("shipping").deliveries(state="retrying")]
+    assert (row.position, row.attempts, row.reason) == (1, 2, "its process vanished")
+    assert row.due is not None
+    assert (row.due - row.since).total_seconds() == pytest.approx(200)
+    # Meanwhile all goes on, in company.
+    await orders(mp, 5)
+    await process.until_got(5)
+    assert not process.is_over
+    await process.terminate()
+    # A person may not want to wait: it is alone again, and is counted anew.
+    await mp.manage("shipping").retry([1])
+    _, crashes = await _crash_until(lambda: _is_retrying_after(mp, attempts=1), start)
+    assert crashes == 1
+
+
+async def _is_retrying_after(mp: Milepost, attempts: int) -> bool:
+    rows = [each async for each in mp.manage("shipping").deliveries(state="retrying")]
+    return [row.attempts for row in rows if row.due and row.due > row.since] == [attempts]
+
+
+@pytest.mark.timeout(110)
+async def test_a_message_that_kills_its_process_is_found_though_its_consumer_comes_late(
+    mp: Milepost, start: Start
+) -> None:
+    """Each process has a consumer first that does not want it: it is set aside, and under suspicion still."""
+    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05), lease=1)
+    for n in range(4):
+        await mp.append(f"order-{n}", NewMessage("deadly" if n == 1 else "placed"))
+    _, crashes = await _crash_until(lambda: _parked(mp, 1), start, "die late", "exists(Nothing)")
+    [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
+    assert (parked.position, crashes) == (2, 3)
 
 
 async def test_what_may_have_killed_a_process_is_alone_in_it_over_all_subscriptions(
@@ -130,6 +188,32 @@ async def test_what_may_have_killed_a_process_is_alone_in_it_over_all_subscripti
         monkeypatch.undo()
         await ack(suspect)
         assert await ack(await take(second, 1)) == [2]
+
+
+async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
+    mp: Milepost, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is written down first that they run: while they wait for that, another may come to be under suspicion."""
+    for name in ("shipping", "billing"):
+        await mp.create_subscription(name, lease=1)
+    async with mp.consumer("shipping", capacity=1) as first:
+        await until(lambda: first.desk.owned is not None)
+        owned = first.desk.owned
+        assert owned is not None
+        await orders(mp, 1)
+        suspect = await take(first, 1)
+        gone = start("hold", name="billing")
+        await gone.until_got(1)
+        gone.kill()
+        suspects: list[Any] = []
+        monkeypatch.setattr(Lane, "suspects", property(lambda lane: lane in suspects))
+        async with mp.consumer("billing") as second:
+            while (other := second.desk.owned) is None or not other.lane.promised:
+                await asyncio.sleep(0)
+            suspects.append(owned.lane)
+            first.desk.handing.wake()
+            assert await ack(await take(second, 1)) == [1]
+            await ack(suspect)
 
 
 class TestParked:

@@ -1,12 +1,15 @@
 """Who gets a message: filters, priorities, capacities, and routes that change while messages flow."""
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 import pytest
 
 from engine.consuming.taking import ack, is_dry, take, taking, until
-from milepost import FilterError, Milepost, NewMessage, Route
+from milepost import FilterError, InvalidMessage, Milepost, NewMessage, Route
+from milepost.engine.pages import Pages
+from milepost.log.segment import Segment
 from support import MakeMilepost
 
 
@@ -206,6 +209,42 @@ class TestCapacity:
                 found += await ack(await take(full, 1))
             assert found == list(range(1, 41))
 
+    async def test_nor_when_they_are_read_at_once(self, mp: Milepost) -> None:
+        """What the full one holds is no part of the window, which is neither full nor half free then."""
+        await mp.manage("shipping").update(window=10)
+        await customers(mp, *[1] * 40, 2)
+        async with (
+            mp.consumer("shipping", where="CustomerId == 1", priority=2, capacity=1) as full,
+            mp.consumer("shipping", where="CustomerId == 2") as idle,
+        ):
+            held = await take(full, 1)
+            assert await ack(await take(idle, 1)) == [41]
+            await ack(held)
+
+    async def test_no_page_is_read_for_each_message_that_a_full_one_settles(
+        self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where nobody else waits for anything, half of the window is free before more is read."""
+        reads = 0
+        after = Pages.after
+
+        async def counted(pages: Pages, position: int, lanes: Collection[int]) -> Segment | None:
+            nonlocal reads
+            reads += 1
+            return await after(pages, position, lanes)
+
+        monkeypatch.setattr(Pages, "after", counted)
+        await mp.manage("shipping").update(window=100)
+        await customers(mp, *range(400))
+        async with mp.consumer("shipping", capacity=5) as consumer:
+            held = await take(consumer, 5)
+            for _ in range(395):
+                await ack([held.pop(0)])
+                held += await take(consumer, 1)
+                # It has its time to read.
+                await asyncio.sleep(0.002)
+        assert reads < 250
+
     async def test_each_route_has_its_own(self, mp: Milepost) -> None:
         await customers(mp, 1, 1, 2, 2)
         routes = [Route("CustomerId == 1", capacity=1), Route("CustomerId == 2", capacity=2)]
@@ -338,3 +377,13 @@ async def test_many_filters_of_one_process(mp: Milepost) -> None:
             await event.wait()
         await customers(mp, *range(50), *range(50))
     assert got == {number: [number + 1, number + 51] for number in range(50)}
+
+
+@pytest.mark.parametrize("word", ["a\0", "a\ud800"])
+async def test_what_cannot_be_stored_is_refused(mp: Milepost, word: str) -> None:
+    await mp.create_subscription("shipping")
+    with pytest.raises(FilterError) as raised:
+        mp.consumer("shipping", where=f'n == "{word}"')
+    assert raised.value.offset == 7
+    with pytest.raises(InvalidMessage):
+        mp.consumer("shipping", routes=[Route(name=word)])

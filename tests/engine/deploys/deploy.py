@@ -40,7 +40,7 @@ class Process:
         """What it logged."""
         return self._path.read_text()
 
-    async def until_said(self, words: str, seconds: float = 30) -> None:
+    async def until_said(self, words: str, seconds: float = 60) -> None:
         """Waits until it has logged this."""
         try:
             await until(lambda: words in self.said, seconds)
@@ -80,15 +80,15 @@ class Deploy:
         self.processes.append(process)
         return process
 
-    async def until_handled(self, version: Version, count: int = 1, seconds: float = 30) -> None:
+    async def until_handled(self, version: Version, count: int = 1, seconds: float = 60) -> None:
         """Waits until a version has handled so many messages."""
         await self.until(lambda: len(self.record.handled(version.label)) >= count, seconds)
 
-    async def until_all(self, positions: set[int], seconds: float = 40) -> None:
+    async def until_all(self, positions: set[int], seconds: float = 60) -> None:
         """Waits until all of these were handled at least once."""
         await self.until(lambda: positions <= set(self.record.positions()), seconds)
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 30) -> None:
+    async def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
         """Waits until a condition holds; says what was logged if it does not come."""
         try:
             await until(holds, seconds)

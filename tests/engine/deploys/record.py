@@ -44,6 +44,8 @@ class Record:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._read = 0
+        self._lines: list[Line] = []
 
     @contextmanager
     def entry(self, version: str, message: Message[Any], attempt: int, *, replay: bool) -> Iterator[None]:
@@ -74,9 +76,14 @@ class Record:
             os.close(descriptor)
 
     def lines(self) -> list[Line]:
-        """All there is by now."""
-        text = self._path.read_text() if self._path.exists() else ""
-        return [_parsed(line) for line in text.splitlines()]
+        """All there is by now. Who waits for something asks often: only what is new is read."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read += len(whole) + len(newline)
+            self._lines += [_parsed(line) for line in whole.decode().splitlines()]
+        return self._lines
 
     def handled(self, version: str | None = None) -> list[Line]:
         """What was handled, in all versions or one, in order; what came twice is in it twice."""

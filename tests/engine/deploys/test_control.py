@@ -85,7 +85,7 @@ async def test_a_replay_comes_to_its_end_first(mp: Milepost, deploy: Deploy, loa
 
 
 async def until_no_lag(mp: Milepost) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while (await mp.manage("orders").info()).lag.positions:
             await asyncio.sleep(0.02)
 

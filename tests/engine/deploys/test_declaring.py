@@ -10,7 +10,7 @@ from milepost import Context, Message, Milepost, NewMessage, Park
 from milepost.dispatch import Cursor, Exchange, Tally, Write
 from milepost.engine import declaring
 from milepost.engine.heart import Heart
-from milepost.events import DefinitionChanged
+from milepost.events import DefinitionChanged, LaneLost, LaneTaken
 from milepost.progress.protocol import Definition, RowPlace, Share
 from support import Connection, MakeMilepost, qualified
 
@@ -33,7 +33,7 @@ def shop(mp: Milepost, told: list[str] | None = None, **options: Any) -> Milepos
 async def test_a_change_is_told_when_it_is_in_force(make_mp: MakeMilepost) -> None:
     told: list[str] = []
     async with shop(make_mp()).running(grace=5):
-        async with shop(make_mp(), told, lanes=3, where="n > 1").running(grace=5), asyncio.timeout(20):
+        async with shop(make_mp(), told, lanes=3, where="n > 1").running(grace=5), asyncio.timeout(40):
             while not told:
                 await asyncio.sleep(0.02)
     assert len(told) == 1
@@ -43,7 +43,7 @@ async def test_a_change_is_told_when_it_is_in_force(make_mp: MakeMilepost) -> No
 
 
 async def test_declaring_and_a_transaction_that_wait_for_each_other(mp: Milepost, database_url: str) -> None:
-    """It fences a lane that a handler's transaction holds, which then counts a failure: one of both is ended."""
+    """It fences a lane that a handler's transaction holds, which then counts a failure: here it is the one to end."""
     progress = mp.services.progress
     await progress.open()
     before = Definition(group="g", name="s", lanes=1, selects="a", orders="stream", start=Cursor(0))
@@ -52,6 +52,7 @@ async def test_declaring_and_a_transaction_that_wait_for_each_other(mp: Milepost
     write: Exchange[Any] = Exchange(0.0, Write(Cursor(5), (), Tally(1)), None)
     count = qualified("update {}.subscriptions set streak = 1", mp)
     async with await Connection.connect(database_url) as connection:
+        await connection.execute("set deadlock_timeout = '1min'")
         await progress.exchange(held, write, stall_after=10, on_park="block", connection=connection)
         after = Definition(group="g", name="s", lanes=1, selects="b", orders="stream", start=Cursor(0))
         changing = asyncio.create_task(progress.declare([after]))
@@ -67,7 +68,7 @@ async def until_waiting(mp: Milepost) -> None:
     """Until somebody waits for a lock in the test's schema."""
     schema = mp.settings["schema"].value
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like %(query)s"
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while (await mp.log.database.execute(waiting, {"query": f"%{schema}%declare%"}))[0][0] == 0:
             await asyncio.sleep(0.01)
 
@@ -91,7 +92,7 @@ async def test_nothing_is_read_of_lanes_that_are_to_be_let_go(
         await given.wait()
         return await balance(*words)
 
-    async with program.running(grace=5), asyncio.timeout(20):
+    async with program.running(grace=5), asyncio.timeout(40):
         await program.append("s-1", NewMessage("a"))
         await until(lambda: seen == {"orders": [1], "others": [1]})
         monkeypatch.setattr(Heart, "balance", later)
@@ -152,3 +153,37 @@ async def test_a_program_that_has_both_names_has_two_subscriptions(make_mp: Make
             await second.run_until_idle()
             found = {info.name: info.lag.positions for info in await second.subscriptions()}
     assert found == {"new": 0, "old": 0}
+
+
+async def test_lanes_that_go_to_a_newer_version_are_no_warning(
+    make_mp: MakeMilepost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The old process says in one line that it waits, and not of each lane that it lost it."""
+    old, new = make_mp(), make_mp()
+    lost: list[int] = []
+    taken = asyncio.Event()
+
+    @old.on_event
+    def note(event: LaneLost) -> None:
+        lost.append(event.lane)
+
+    @new.on_event
+    def end(event: LaneTaken) -> None:
+        taken.set()
+
+    for program, where in ((old, "amount > 1"), (new, "amount > 2")):
+
+        @program.subscription("orders", category="order", where=where, lanes=4)
+        async def handle(message: Message[Any]) -> None: ...
+
+    caplog.set_level("INFO", "milepost")
+    async with old, new:
+        await old.append("order-1", NewMessage("placed", properties={"amount": 3}))
+        await old.run_until_idle()
+        async with old.running(), new.running():
+            await until(lambda: "waits until a newer program has ended" in caplog.text)
+            async with asyncio.timeout(30):
+                await taken.wait()
+    [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "waits until a newer program has ended" in warning
+    assert len(lost) == len(set(lost))

@@ -28,7 +28,7 @@ async def roll_back(deploy: Deploy, running: list[Process], version: Version) ->
     await deploy.until_handled(version)
 
 
-@pytest.mark.timeout(110)
+@pytest.mark.timeout(180)
 async def test_forwards_and_back_under_load(deploy: Deploy, load: Load, stored: Stored) -> None:
     async with load.going_on(pause=0.01):
         running = [deploy.start(V1), deploy.start(V1)]

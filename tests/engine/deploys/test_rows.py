@@ -22,7 +22,7 @@ async def parked_one(deploy: Deploy, load: Load, stored: Stored, version: Versio
     behind = {at for at, (of, _) in load.messages.items() if of == stream and at > position}
     deploy.start(version)
     await deploy.until_all(load.positions - behind - {position})
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while set(rows := await stored.rows()) != behind | {position}:
             await asyncio.sleep(0.05)
     assert {row.state for row in rows.values()} == {"parked", "waiting"}
@@ -60,7 +60,7 @@ async def test_a_parked_message_holds_its_new_key(
 
 async def until_rows(stored: Stored, positions: set[int]) -> dict[int, Row]:
     """Waits until these are set aside, and nothing else."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while set(rows := await stored.rows()) != positions:
             await asyncio.sleep(0.05)
     return rows

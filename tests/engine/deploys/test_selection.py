@@ -119,7 +119,7 @@ async def test_a_handler_that_is_removed_passes_nothing_over_that_was_set_aside(
 
 
 async def until_parked(stored: Stored, position: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while (await stored.rows())[position].state != "parked":
             await asyncio.sleep(0.05)
 

@@ -31,7 +31,7 @@ async def in_the_middle(
     await load.append(60)
     await deploy.until(lambda: len(deploy.record.positions()) > 100)
     deploy.start(new)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(40):
         while await stored.barrier() != phase:
             await asyncio.sleep(0.01)
 

@@ -73,7 +73,7 @@ async def test_a_commit_whose_answer_is_lost_takes_effect_once(
         load = Load(mp, chance, streams=5)
         async with program.running(), watching(database_url, schema):
             await load.append(5)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(40):
                 while not await effects.count(mp):
                     await asyncio.sleep(0.01)
             proxy.rule = loses_commits(chance)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from conftest import absent
 from milepost import Message, Milepost, NewMessage, Park
-from servers import Server, embedded_binaries
+from milepost.log.wakeups import PROBE_TIMEOUT
+from servers import PGBOUNCER, Server, embedded_binaries, pooler_before
 from support import qualified
 
 SECONDS = 3.0
@@ -57,4 +59,25 @@ async def test_an_idle_worker_asks_for_little(talkative: Server, subscriptions: 
         before = len(statements(talkative))
         await asyncio.sleep(SECONDS)
         asked = statements(talkative)[before:]
+    assert len(asked) < MOST * SECONDS, "\n".join(asked)
+
+
+async def test_behind_a_pooler_too(talkative: Server) -> None:
+    """Nobody says there that something is new: it looks, but not all the time."""
+    if not PGBOUNCER.exists():
+        absent("pgbouncer")
+    with pooler_before(talkative) as pooler:
+        mp = Milepost(pooler.url, schema="idle_pooler")
+        for number in range(5):
+            declare(mp, f"s{number}")
+        async with mp, mp.running():
+            await mp.append("order-1", NewMessage("odd"))
+            await until_parked(mp, 5)
+            # Until it is known that nothing arrives, and it looks as seldom as it ever does.
+            await asyncio.sleep(PROBE_TIMEOUT + 3)
+            before = len(statements(talkative))
+            await asyncio.sleep(SECONDS)
+            asked = statements(talkative)[before:]
+            await mp.append("order-2", NewMessage("odd"))
+            await until_parked(mp, 10)
     assert len(asked) < MOST * SECONDS, "\n".join(asked)

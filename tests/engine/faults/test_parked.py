@@ -67,7 +67,7 @@ async def test_nothing_is_left_to_do_behind_a_parked_message(mp: Milepost, make_
     await mp.append("order-1", NewMessage("odd"))
     await program(make_mp, seen).run_until_idle()
     await mp.append("order-1", NewMessage("even"))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(40):
         assert (await program(make_mp, seen).run_until_idle())["lines"].handled == 0
     assert seen == {"order-1": [1]}
     assert await states(mp) == [(1, "parked"), (2, "waiting")]
@@ -78,7 +78,7 @@ async def test_what_comes_behind_a_parked_message_gets_its_row_soon(mp: Milepost
     seen: Seen = defaultdict(list)
     await mp.append("order-1", NewMessage("odd"))
     await program(make_mp, seen).run_until_idle()
-    async with program(make_mp, seen).running(), asyncio.timeout(15):
+    async with program(make_mp, seen).running(), asyncio.timeout(40):
         await mp.append("order-1", NewMessage("even"))
         while len(await states(mp)) < 2:
             await asyncio.sleep(0.05)

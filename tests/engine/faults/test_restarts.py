@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from engine.faults.crew import crew, until
 from engine.faults.load import Load
 from engine.faults.watch import watching
 from milepost import Message, Milepost, NewMessage, Unavailable
+from milepost.engine.pulling.pulled import Pulled
 from servers import Server, embedded_binaries
 
 FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10000"}
@@ -116,3 +118,47 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
                     return
                 await until_back(mp)
         pytest.fail("no crash took positions back: the test proves nothing")
+
+
+async def pull(mp: Milepost) -> Pulled:
+    """What there is. A connection that the restart has ended may be found out only now."""
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(Unavailable):
+                return await mp.pull("jobs")
+
+
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.timeout(60)
+async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) -> None:
+    async with Milepost(server.url()) as mp:
+        await mp.create_subscription("jobs", category="order", tracking="all")
+        appended = [(await mp.append(f"order-{number}", NewMessage("new"))).position for number in range(20)]
+        before = await mp.pull("jobs", limit=5)
+        await flush(mp)
+        await asyncio.to_thread(server.stop, mode)
+        await asyncio.to_thread(server.start)
+        await until_back(mp)
+        assert (await mp.settle(ack=before)).moved == tuple(before)
+        after = await pull(mp)
+        assert [task.position for task in (*before, *after)] == appended
+
+
+@pytest.mark.timeout(60)
+async def test_a_claim_that_a_crash_undoes_is_made_again(server: Server) -> None:
+    """A pull does not wait for the disk. Nothing is lost with it; what was pulled cannot be settled any more."""
+    async with Milepost(server.url()) as mp:
+        await mp.create_subscription("jobs", category="order", tracking="all")
+        appended = [(await mp.append(f"order-{number}", NewMessage("new"))).position for number in range(20)]
+        done = await mp.pull("jobs", limit=5)
+        await mp.settle(ack=done)
+        await hold_writers(mp)
+        lost = await mp.pull("jobs", limit=10)
+        await asyncio.to_thread(server.stop, "immediate")
+        await asyncio.to_thread(server.start)
+        await until_back(mp)
+        again = await pull(mp)
+        assert [task.position for task in again] == appended[5:]
+        settled = await mp.settle(ack=[*lost, *again])
+        assert (settled.moved, settled.refused) == (tuple(again), tuple(lost))
+        assert await mp.pull("jobs") == ()

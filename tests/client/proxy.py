@@ -1,0 +1,83 @@
+"""What stands between a client and a server, and breaks."""
+
+import asyncio
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Passes bytes on, until it is told to cut, to swallow or to refuse."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self._host, self._port = parts.hostname or "", parts.port or 0
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._swallows = asyncio.Event()
+        self.port = 0
+        self.connections = 0
+
+    async def __aenter__(self) -> Self:
+        await self.listen()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.refuse()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def listen(self) -> None:
+        """Takes connections, at the same port as before."""
+        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def refuse(self) -> None:
+        """Takes no connections, and cuts those that there are."""
+        if self._server is not None:
+            self._server.close()
+        self.cut()
+
+    def swallow(self) -> None:
+        """What the server answers from now on gets lost, with the connection."""
+        self._swallows.set()
+
+    def pass_on(self) -> None:
+        """As before."""
+        self._swallows.clear()
+
+    def cut(self) -> None:
+        """Cuts every connection."""
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        except OSError:
+            writer.close()
+            return
+        self._writers |= {writer, far_writer}
+        try:
+            await asyncio.gather(self._pass(reader, far_writer, False), self._pass(far_reader, writer, True))
+        finally:
+            self._writers -= {writer, far_writer}
+            for each in (writer, far_writer):
+                each.transport.abort()
+                with suppress(OSError):
+                    await each.wait_closed()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
+        with suppress(OSError):
+            while piece := await reader.read(65_536):
+                if answers and self._swallows.is_set():
+                    break
+                writer.write(piece)
+                await writer.drain()
+        writer.transport.abort()

@@ -1,0 +1,80 @@
+"""Addresses of nodes, and the order in which they are asked."""
+
+import pytest
+
+import milepost
+from milepost.client.node import Node, path
+from milepost.client.nodes import Nodes
+
+
+@pytest.mark.parametrize(
+    ("url", "http", "socket"),
+    [
+        ("http://localhost:8480", "http://localhost:8480/v1/head", "ws://localhost:8480/v1/head"),
+        ("https://a.example/milepost/", "https://a.example/milepost/v1/head", "wss://a.example/milepost/v1/head"),
+        ("http://[::1]:8480", "http://[::1]:8480/v1/head", "ws://[::1]:8480/v1/head"),
+    ],
+)
+def test_where_requests_go(url: str, http: str, socket: str) -> None:
+    node = Node.of(url)
+    assert (node.http(path("head")), node.websocket(path("head"))) == (http, socket)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "localhost:8480",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://host/?a=b",
+        "http://host/#a",
+        7,
+        None,
+    ],
+)
+def test_what_is_no_address(url: object) -> None:
+    with pytest.raises(ValueError, match="such as https://host:8480"):
+        milepost.connect([url])  # type: ignore[list-item]
+
+
+def test_a_secret_in_an_address_is_refused_and_not_shown() -> None:
+    with pytest.raises(ValueError, match="token") as raised:
+        milepost.connect("http://me:secret@host:8480")
+    assert "secret" not in str(raised.value)
+    with pytest.raises(ValueError, match="such as") as raised:
+        milepost.connect("ftp://me:secret@host:8480")
+    assert "secret" not in str(raised.value)
+
+
+def test_names_in_a_path_are_encoded() -> None:
+    assert path("streams", "a/b?c#d %", "..", ".") == "/v1/streams/a%2Fb%3Fc%23d%20%25/%2E%2E/%2E"
+
+
+def test_who_answered_comes_first_and_who_failed_last() -> None:
+    nodes = Nodes(["http://a", "http://b", "http://c", "http://a/"])
+    a, b, c = nodes.in_turn()
+    nodes.fails(a)
+    assert nodes.in_turn() == [b, c, a]
+    nodes.works(c)
+    assert nodes.in_turn() == [c, b, a]
+    nodes.works(a)
+    assert nodes.in_turn() == [a, c, b]
+
+
+def test_nobody_is_followed_to_where_nothing_is_encrypted() -> None:
+    nodes = Nodes(["https://a"])
+    assert nodes.may_follow("http://b") is None
+    assert nodes.may_follow("https://b") == Node("https://b")
+    assert nodes.may_follow("javascript:alert(1)") is None
+    assert Nodes(["http://a"]).may_follow("http://b") == Node("http://b")
+
+
+def test_a_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    client = milepost.connect("http://elsewhere.example:8480", token="mp_secret")
+    assert "secret" not in f"{client!r} {client} {client.sync!r} {caplog.text}"
+    assert "in clear text" in caplog.text
+    with pytest.raises(ValueError, match="one word") as raised:
+        milepost.connect("http://localhost", token="mp_secret\r\nx: y")
+    assert "secret" not in str(raised.value)

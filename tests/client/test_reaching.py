@@ -1,0 +1,171 @@
+"""Requests when nodes cannot be reached, or answers get lost."""
+
+import asyncio
+import logging
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import milepost
+from client.cluster import Node
+from client.proxy import Proxy
+from contract.both import order
+from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable
+from milepost.client.client import Client
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
+from server.process import ServerProcess
+
+
+def nobody() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+
+async def test_nobody_is_there() -> None:
+    async with milepost.connect([nobody(), nobody()], patience=0.2) as client:
+        with pytest.raises(Unavailable, match=r"cannot be reached: .*; .*cannot be reached: ") as raised:
+            await client.head()
+        assert raised.value.transient
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            await client.manage("shipping").delete()
+        with pytest.raises(Unavailable):
+            async with client.consumer("shipping"):
+                pass
+        with pytest.raises(Unavailable):
+            await anext(client.follow())
+
+
+async def test_another_node_is_asked(address: str) -> None:
+    async with milepost.connect([nobody(), address, nobody()]) as client:
+        assert await client.head() == 0
+        await client.append("a-1", order(1))
+        assert [message.data["n"] async for message in client.read()] == [1]
+
+
+async def test_a_call_waits_for_a_server_that_comes_back(proxy: Proxy, client: Client) -> None:
+    await proxy.refuse()
+    appending = asyncio.create_task(client.append("a-1", order(1)))
+    async with asyncio.timeout(20):
+        while not client._nodes.avoided():
+            await asyncio.sleep(0.01)
+    assert not appending.done()
+    await proxy.listen()
+    async with asyncio.timeout(20):
+        assert (await appending).version == 1
+
+
+async def test_an_append_whose_answer_was_lost_is_written_once(proxy: Proxy, client: Client, mp: Milepost) -> None:
+    proxy.swallow()
+    one = asyncio.create_task(client.append("a-1", [order(1), order(2)], expected=milepost.NO_STREAM))
+    many = asyncio.create_task(client.append_many({"b-1": order(3), "b-2": NewMessage("a", id=None)}))
+    while await mp.last("a-1") == 0 or await mp.last("b-1") == 0:
+        await asyncio.sleep(0.02)
+    proxy.pass_on()
+    async with asyncio.timeout(20):
+        appended, several = await one, await many
+    assert (appended.version, appended.duplicate) == (2, False)
+    assert [each.duplicate for each in several.values()] == [False, False]
+    assert [await mp.last(stream) for stream in ("a-1", "b-1", "b-2")] == [2, 1, 1]
+
+
+async def test_what_cannot_be_repeated_is_not(proxy: Proxy, client: Client, mp: Milepost) -> None:
+    await client.create_subscription("shipping")
+    proxy.swallow()
+    with pytest.raises(Unavailable, match="may have been done"):
+        await client.manage("shipping").delete()
+    proxy.pass_on()
+    async with asyncio.timeout(20):
+        while await mp.subscriptions():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_settlement_whose_answer_was_lost(proxy: Proxy, client: Client, mp: Milepost) -> None:
+    await client.create_subscription("emails", tracking="all", retry=Retry(delay=60))
+    await client.append("a-1", [order(n) for n in range(3)])
+    late, *tasks = await client.pull("emails")
+    await mp.settle(ack=late.token)
+    proxy.swallow()
+    settling = asyncio.create_task(client.settle(ack=[late, tasks[0]], retry=tasks[1]))
+    async with asyncio.timeout(30):
+        while not [each async for each in mp.manage("emails").deliveries(state="retrying")]:
+            await asyncio.sleep(0.02)
+        proxy.pass_on()
+        settled = await settling
+    assert (settled.moved, settled.refused) == (tuple(tasks), (late,))
+    [row] = [each async for each in mp.manage("emails").deliveries()]
+    assert (row.position, row.attempts) == (3, 1)
+
+
+async def test_following_goes_on_where_it_was(proxy: Proxy, client: Client, mp: Milepost) -> None:
+    seen: list[int] = []
+    await mp.append("order-1", order(0))
+    async with asyncio.timeout(30):
+        async for message in client.follow(category="order"):
+            seen.append(message.data["n"])
+            if len(seen) == 1:
+                proxy.cut()
+                await mp.append("order-1", order(1))
+            elif len(seen) == 2:
+                await proxy.refuse()
+                await mp.append("order-1", order(2))
+                await proxy.listen()
+            elif len(seen) == 4:
+                break
+            elif len(seen) == 3:
+                await mp.append("order-1", order(3))
+            if len(seen) == 1:
+                await mp.append("other-1", order(9))
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_a_token(mp: Milepost, database_url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = ServerProcess(database_url, schema, access="tokens")
+    secret = await Tokens(mp.log.database, schema).make("reader", [Role.READ])
+    try:
+        async with milepost.connect(server.address, token=secret) as client:
+            assert await client.head() == 0
+            with pytest.raises(NotAllowed) as raised:
+                await client.append("a-1", order(1))
+            assert raised.value.role == "append"
+            with pytest.raises(NotAllowed):
+                async with client.consumer("shipping"):
+                    pass
+        async with milepost.connect(server.address) as client:
+            with pytest.raises(NotAllowed):
+                await client.head()
+            with pytest.raises(NotAllowed):
+                await anext(client.follow())
+    finally:
+        server.kill()
+    assert secret not in caplog.text
+
+
+async def test_a_certificate_is_checked(mp: Milepost, database_url: str, schema: str, tmp_path: Path) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
+    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    await mp.create_subscription("shipping")
+    node = Node(database_url, schema, "--tls-cert", str(certificate), "--tls-key", str(key)).start()
+    address = node.address.replace("http:", "https:")
+    try:
+        async with milepost.connect(address, ca=str(certificate)) as client:
+            await client.append("a-1", order(1))
+            async with client.consumer("shipping") as consumer, asyncio.timeout(20):
+                await (await anext(consumer)).ack()
+        async with milepost.connect(address) as client:
+            for ask in (client.head(), client.append("a-1", order(2)), client.consumer("shipping").__aenter__()):
+                with pytest.raises(MilepostError, match="not trusted.*give the file"):
+                    await ask
+    finally:
+        node.remove()

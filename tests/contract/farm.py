@@ -1,0 +1,76 @@
+"""A process that serves one test's schema after the other: to start one for each takes most of a test's time."""
+
+import json
+import select
+import subprocess
+import sys
+
+SERVE = """
+import asyncio, json, sys
+from milepost import Milepost
+from milepost.server import create_app, serving
+
+running = []
+
+async def serve(url, schema):
+    with serving.listen("127.0.0.1", 0) as listener:
+        async with Milepost(url, schema=schema) as mp:
+            address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+            running.append(serving.Process(create_app(mp, access="local", advertise=address), grace=0))
+            print(listener.getsockname()[1], flush=True)
+            await running[-1].serve(sockets=[listener])
+
+async def main():
+    loop, task = asyncio.get_running_loop(), None
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        if line.strip() == "stop":
+            for process in running:
+                process.should_exit = process.force_exit = True
+            running.clear()
+            await asyncio.wait([task])
+            print("stopped", flush=True)
+        else:
+            task = asyncio.create_task(serve(**json.loads(line)))
+
+asyncio.run(main())
+"""
+PATIENCE = 30.0
+"""Seconds for an answer of the process."""
+
+
+class Farm:
+    """Serves one schema at a time."""
+
+    def __init__(self) -> None:
+        self._process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+        command = [sys.executable, "-c", SERVE]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
+
+    def serve(self, url: str, schema: str) -> str:
+        """The address of a server on this schema."""
+        return f"http://127.0.0.1:{int(self._asked(json.dumps({'url': url, 'schema': schema})))}"
+
+    def stop(self) -> None:
+        """Ends it; a process that does not is replaced."""
+        try:
+            self._asked("stop")
+        except TimeoutError:
+            self.end()
+            self._process = self._start()
+
+    def _asked(self, line: str) -> str:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
+            raise TimeoutError(line)
+        return self._process.stdout.readline()
+
+    def end(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.communicate()

@@ -1,0 +1,403 @@
+"""Consumers, by the library and over the network."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from contract.both import Both, order, orders
+from milepost import (
+    Checkpoint,
+    ConsumerClosed,
+    FilterError,
+    Lost,
+    Message,
+    Milepost,
+    MilepostError,
+    Park,
+    Retry,
+    RetryLater,
+    Route,
+    Skip,
+    UnknownSubscription,
+)
+from milepost.client.consumer import Consumer as RemoteConsumer
+from milepost.client.delivery import Delivery as RemoteDelivery
+from milepost.dispatch import State
+from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.delivery import Delivery
+
+AnyConsumer = Consumer | RemoteConsumer
+AnyDelivery = Delivery | RemoteDelivery
+
+
+async def take(consumer: AnyConsumer, count: int) -> list[Any]:
+    """The next deliveries, so many."""
+    async with asyncio.timeout(30):
+        return [await anext(consumer) for _ in range(count)]
+
+
+async def is_dry(consumer: AnyConsumer) -> bool:
+    """Whether nothing comes for a while: the only way to see that nothing does."""
+    try:
+        async with asyncio.timeout(0.4):
+            await anext(consumer)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(30):
+        while not await condition():
+            await asyncio.sleep(0.02)
+
+
+async def states(both: Both) -> dict[int, tuple[State, str]]:
+    found = both.manage("shipping").deliveries()
+    return {delivery.position: (delivery.state, delivery.reason) async for delivery in found}
+
+
+@pytest.fixture
+async def shipping(both: Both) -> Both:
+    """One with a subscription and a few orders."""
+    await both.create_subscription("shipping", category="order", retry=Retry(delay=60))
+    await orders(both, 6)
+    return both
+
+
+@asynccontextmanager
+async def a_consumer(both: Both, **options: Any) -> AsyncIterator[AnyConsumer]:
+    async with both.consumer("shipping", **options) as consumer:
+        yield consumer
+
+
+async def test_what_a_delivery_is(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        [delivery] = await take(consumer, 1)
+        assert (delivery.position, delivery.attempt, delivery.route, delivery.replay) == (
+            1,
+            1,
+            "everything",
+            False,
+        )
+        assert (delivery.message.data, delivery.message.properties) == ({"n": 0}, {"n": 0})
+        assert repr(delivery) == "Delivery(position=1, attempt=1)"
+        assert (consumer.standby, consumer.closed) == (False, None)
+        await delivery.ack()
+        with pytest.raises(Lost, match="position 1 was settled before"):
+            await delivery.ack()
+        with pytest.raises(Lost):
+            await delivery.extend(5)
+
+
+async def test_each_way_to_settle(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        taken = await take(consumer, 6)
+        await taken[0].ack()
+        await taken[1].retry(after=60, reason="later")
+        await taken[2].park("broken")
+        await taken[3].skip("not wanted")
+        await taken[4].retry(0, count=False)
+        [again] = await take(consumer, 1)
+        assert (again.position, again.attempt) == (5, 1)
+        await again.ack()
+        await taken[5].extend(60)
+        await taken[5].ack()
+        await asyncio.sleep(0)
+        statistics = consumer.statistics()
+        assert (statistics.acked, statistics.retried, statistics.parked, statistics.skipped) == (3, 2, 1, 1)
+        assert (statistics.in_flight, statistics.delivered, statistics.consumer) == (0, 7, consumer.name)
+    await until(lambda: _has(shipping, {2: (State.RETRYING, "later"), 3: (State.PARKED, "broken")}))
+
+
+async def _has(both: Both, expected: dict[int, tuple[State, str]]) -> bool:
+    return await states(both) == expected
+
+
+async def test_blocks(shipping: Both) -> None:
+    raised: list[Exception | None] = [
+        None,
+        ValueError("no"),
+        Park("broken"),
+        Skip("no"),
+        RetryLater(60, reason="r"),
+    ]
+    async with a_consumer(shipping) as consumer:
+        for error in raised:
+            [delivery] = await take(consumer, 1)
+            async with delivery as message:
+                assert isinstance(message, Message)
+                if error is not None:
+                    raise error
+        [last] = await take(consumer, 1)
+        async with last:
+            await last.ack()
+    expected = {2: (State.RETRYING, "ValueError: no"), 3: (State.PARKED, "broken"), 5: (State.RETRYING, "r")}
+    await until(lambda: _has(shipping, expected))
+    [failed] = [each async for each in shipping.manage("shipping").deliveries(reason="ValueError")]
+    assert "Traceback" in failed.error
+
+
+async def test_several_at_once(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        taken = await take(consumer, 6)
+        await taken[0].ack()
+        settled = await consumer.settle(ack=taken[:3], retry=[taken[3]], park=[taken[4]], reason="so", after=60)
+        assert (settled.moved, settled.refused) == ((2, 3, 4, 5), (1,))
+        assert (await consumer.settle(skip=taken[5:])).moved == (6,)
+    await until(lambda: _has(shipping, {4: (State.RETRYING, "so"), 5: (State.PARKED, "so")}))
+
+
+async def test_batches(shipping: Both) -> None:
+    seen: list[int] = []
+    async with a_consumer(shipping) as consumer, asyncio.timeout(30):
+        async for each in consumer.batches(4):
+            batch: list[Any] = [*each]
+            assert 0 < len(batch) <= 4
+            seen += [delivery.position for delivery in batch]
+            await consumer.settle(ack=batch)
+            if len(seen) == 6:
+                await consumer.drain()
+    assert seen == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_filter_and_a_priority(shipping: Both) -> None:
+    async with a_consumer(shipping, where="n >= 4", priority=10) as express:
+        assert [each.position for each in await take(express, 2)] == [5, 6]
+        async with a_consumer(shipping) as rest:
+            assert [each.position for each in await take(rest, 4)] == [1, 2, 3, 4]
+            await shipping.append("order-1", [order(7), order(1)])
+            [first], [second] = await take(express, 1), await take(rest, 1)
+            assert (first.route, first.position, second.position) == ("n >= 4", 7, 8)
+            assert await is_dry(express)
+
+
+async def test_routes(shipping: Both) -> None:
+    named, other = Route("n == 1", name="one", priority=5), Route("n > 3", capacity=1)
+    async with a_consumer(shipping, routes=[named, other]) as consumer:
+        taken = {each.position: each for each in await take(consumer, 2)}
+        assert {position: each.route for position, each in taken.items()} == {2: "one", 5: "n > 3"}
+        assert consumer.routes == (named, other)
+        more = Route("n == 0")
+        await consumer.add(more)
+        [added] = await take(consumer, 1)
+        assert (added.position, added.route) == (1, "n == 0")
+        await consumer.remove(more)
+        assert consumer.routes == (named, other)
+        with pytest.raises(ValueError, match="no route"):
+            await consumer.remove(more)
+        await taken[5].ack()
+        assert [each.position for each in await take(consumer, 1)] == [6]
+        with pytest.raises(ValueError, match="several routes"):
+            await consumer.configure(capacity=3)
+        with pytest.raises(ValueError, match="routes say it all"):
+            await consumer.configure(routes=[other], priority=3)
+
+
+async def test_capacity(shipping: Both) -> None:
+    async with a_consumer(shipping, capacity=2) as consumer:
+        taken = await take(consumer, 2)
+        assert await is_dry(consumer)
+        await taken[0].ack()
+        await taken[1].ack()
+        await take(consumer, 2)
+        await consumer.configure(capacity=4)
+        await take(consumer, 2)
+        await consumer.configure(capacity=0)
+        await shipping.append("order-1", order(9))
+        assert await is_dry(consumer)
+        await consumer.configure(where="n == 9", capacity=100)
+        assert [each.position for each in await take(consumer, 1)] == [7]
+
+
+async def test_draining(shipping: Both) -> None:
+    async with a_consumer(shipping, capacity=2) as consumer:
+        taken = await take(consumer, 2)
+        await consumer.drain()
+        rest = asyncio.create_task(anext(consumer, None))
+        for delivery in taken:
+            await delivery.ack()
+        async with asyncio.timeout(30):
+            assert await rest is None
+        assert consumer.closed == "drained"
+        await consumer.drain()
+        with pytest.raises(ConsumerClosed) as raised:
+            await consumer.configure(capacity=3)
+        assert raised.value.reason == "drained"
+
+
+async def test_one_that_is_deleted(shipping: Both) -> None:
+    async with a_consumer(shipping, capacity=1) as consumer:
+        [delivery] = await take(consumer, 1)
+        deleting = asyncio.create_task(shipping.manage("shipping").delete())
+        async with asyncio.timeout(30):
+            with pytest.raises(ConsumerClosed) as raised:
+                while True:
+                    # It waits for what is open; what comes before it has begun is open too.
+                    with suppress(Lost):
+                        await delivery.ack()
+                    delivery = await anext(consumer)
+            await deleting
+        assert (raised.value.reason, consumer.closed) == ("deleted", "deleted")
+
+
+async def test_a_time_out(both: Both) -> None:
+    await both.create_subscription("shipping", timeout=4, retry=Retry(delay=0))
+    await orders(both, 1)
+    async with a_consumer(both) as consumer:
+        [first] = await take(consumer, 1)
+        [second] = await take(consumer, 1)
+        assert second.attempt == 2
+        with pytest.raises(Lost, match="timed out"):
+            await first.ack()
+        await second.extend(30)
+        assert await is_dry(consumer)
+        await second.ack()
+        assert consumer.statistics().timed_out == 1
+
+
+async def test_what_waits_for_its_user_does_not_time_out(both: Both) -> None:
+    await both.create_subscription("shipping", timeout=4, retry=Retry(delay=0))
+    await orders(both, 4, streams=4)
+    seen: list[tuple[int, int]] = []
+    async with a_consumer(both) as consumer:
+        for _ in range(4):
+            [delivery] = await take(consumer, 1)
+            # Work: all of it together takes longer than each may.
+            await asyncio.sleep(1.2)
+            await delivery.ack()
+            seen.append((delivery.position, delivery.attempt))
+    assert seen == [(n, 1) for n in range(1, 5)]
+
+
+async def test_what_was_settled_is_stored_when_the_block_has_ended(both: Both) -> None:
+    """Also where others stay, and it would be written much later."""
+    await both.create_subscription("shipping", checkpoint=Checkpoint(seconds=60))
+    await orders(both, 3)
+    async with a_consumer(both, capacity=0):
+        async with a_consumer(both) as consumer:
+            first, second, third = await take(consumer, 3)
+            await consumer.settle(ack=[first, third], park=[second], reason="broken")
+        assert await states(both) == {2: (State.PARKED, "broken")}
+        assert (await both.manage("shipping").info()).lag.positions == 0
+
+
+async def test_leaving_gives_back_and_counts_nothing(shipping: Both) -> None:
+    async with a_consumer(shipping, capacity=3) as consumer:
+        await take(consumer, 2)
+    async with a_consumer(shipping) as consumer:
+        assert [(each.position, each.attempt) for each in await take(consumer, 6)] == [(n, 1) for n in range(1, 7)]
+
+
+async def test_an_error_counts_for_what_was_taken(both: Both) -> None:
+    await both.create_subscription("shipping", retry=Retry(delay=0))
+    await orders(both, 2)
+    with pytest.raises(KeyError):
+        async with a_consumer(both, capacity=2) as consumer:
+            await take(consumer, 1)
+            raise KeyError("mine")
+    async with a_consumer(both) as consumer:
+        taken = await take(consumer, 2)
+        assert sorted((each.position, each.attempt) for each in taken) == [(1, 2), (2, 1)]
+
+
+async def test_stopping(both: Both) -> None:
+    await both.create_subscription("shipping", retry=Retry(delay=0))
+    await orders(both, 2)
+    async with a_consumer(both) as consumer:
+        first, _ = await take(consumer, 2)
+        await first.stop("enough")
+        with pytest.raises(ConsumerClosed) as raised:
+            await anext(consumer)
+        assert raised.value.reason == "stopped"
+    async with a_consumer(both) as consumer:
+        taken = await take(consumer, 2)
+        assert sorted((each.position, each.attempt) for each in taken) == [(1, 2), (2, 1)]
+
+
+async def test_order_per_key(both: Both) -> None:
+    await both.create_subscription("shipping", ordered_by="stream")
+    await orders(both, 6, streams=2)
+    async with a_consumer(both) as consumer:
+        first, second = await take(consumer, 2)
+        assert {first.position, second.position} == {1, 2}
+        assert await is_dry(consumer)
+        await second.ack()
+        [third] = await take(consumer, 1)
+        assert third.position == second.position + 2
+
+
+async def test_too_many_consumers(both: Both) -> None:
+    await both.create_subscription("shipping", max_consumers=1)
+    async with a_consumer(both):
+        with pytest.raises(ConsumerClosed) as raised:
+            async with a_consumer(both):
+                pass
+        assert raised.value.reason == "too many consumers"
+
+
+async def test_a_replay_is_marked(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        for delivery in await take(consumer, 6):
+            await delivery.ack()
+    await shipping.manage("shipping").caught_up(6, timeout=20)
+    assert await shipping.manage("shipping").replay(0, 2) == 2
+    async with a_consumer(shipping) as consumer:
+        assert [(each.position, each.replay) for each in await take(consumer, 2)] == [(1, True), (2, True)]
+
+
+async def test_changes_while_it_runs(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        await take(consumer, 6)
+        await shipping.manage("shipping").update(where="n > 100")
+        await shipping.append("order-1", [order(7), order(101)])
+        assert [each.position for each in await take(consumer, 1)] == [8]
+
+
+async def test_statistics_of_all_consumers(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        for delivery in await take(consumer, 6):
+            await delivery.ack()
+
+        async def told() -> bool:
+            statistics = await shipping.manage("shipping").statistics()
+            return statistics.acked == 6 and len(statistics.consumers) == 1
+
+        await until(told)
+        assert (await shipping.manage("shipping").info()).consumers == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"where": "a ==="}, FilterError),
+        ({"capacity": -1}, ValueError),
+        ({"priority": "high"}, ValueError),
+        ({"routes": []}, ValueError),
+        ({"routes": [Route()], "where": "a"}, ValueError),
+        ({"routes": ["a"]}, ValueError),
+    ],
+)
+async def test_what_cannot_be_asked_for(both: Both, options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        both.consumer("shipping", **options)
+
+
+async def test_what_has_no_consumers(mp: Milepost, both: Both) -> None:
+    @mp.subscription("invoices", category="order")
+    async def invoice(message: Message[Any]) -> None: ...
+
+    await mp.run_until_idle()
+    with pytest.raises(UnknownSubscription) as raised:
+        async with both.consumer("nothing"):
+            pass
+    assert raised.value.name == "default/nothing"
+    with pytest.raises(MilepostError, match="handlers"):
+        async with both.consumer("invoices"):
+            pass
+    consumer = both.consumer("nothing")
+    with pytest.raises(RuntimeError, match="inside"):
+        await consumer.drain()

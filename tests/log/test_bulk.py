@@ -1,0 +1,144 @@
+"""Large results come whole and in order, and can be given up at any moment."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from milepost.errors import Unavailable
+from milepost.log import bulk as module
+from milepost.log.bulk import Bulk
+from milepost.log.database import Database
+
+ROWS = 50_000
+NUMBERS: LiteralString = "select n, repeat('x', 100) from generate_series(1, %(count)s::int) n where 7 %% 4 = 3"
+ASLEEP: LiteralString = "select pg_sleep(60), %(count)s::int"
+
+
+@pytest.fixture
+async def bulk(database: Database) -> AsyncIterator[Bulk]:
+    bulk = Bulk(database)
+    yield bulk
+    bulk.close()
+
+
+async def numbers(bulk: Bulk, count: int) -> list[int]:
+    return [row[0] for row in await bulk.execute(NUMBERS, {"count": count})]
+
+
+async def backend(database: Database) -> int:
+    rows = await database.execute("select pg_backend_pid()", {})
+    found: int = rows[0][0]
+    return found
+
+
+async def until_it_sleeps(url: str, pid: int) -> None:
+    statement = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other, asyncio.timeout(20):
+        while (await other.execute(statement, [pid])).rowcount == 0:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("count", [0, 1, 1_000, ROWS])
+async def test_whole_and_in_order(bulk: Bulk, count: int) -> None:
+    assert await numbers(bulk, count) == list(range(1, count + 1))
+
+
+async def test_again_and_again(bulk: Bulk) -> None:
+    assert [len(await numbers(bulk, count)) for count in (1, 70_000, 3, 200)] == [1, 70_000, 3, 200]
+
+
+async def test_without_prepared_statements(bulk: Bulk, database: Database) -> None:
+    async with database.connection() as connection:
+        connection.prepare_threshold = None
+    assert await numbers(bulk, 3) == [1, 2, 3]
+    rows = await database.execute("select count(*) from pg_prepared_statements", {})
+    assert rows == [(0,)]
+
+
+async def test_the_loop_goes_on_meanwhile(bulk: Bulk, database: Database, database_url: str) -> None:
+    pid = await backend(database)
+    reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
+    await until_it_sleeps(database_url, pid)
+    assert not reading.done()
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def test_an_error_in_the_middle(bulk: Bulk) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        await bulk.execute("select repeat('x', 1000), 1 / (20000 - n) from generate_series(1, 40000) n", {})
+    assert await numbers(bulk, 3) == [1, 2, 3]
+
+
+async def test_given_up_it_leaves_the_connection_as_it_was(
+    bulk: Bulk, database: Database, database_url: str
+) -> None:
+    pid = await backend(database)
+    reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
+    await until_it_sleeps(database_url, pid)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await numbers(bulk, 3) == [1, 2, 3]
+    assert await backend(database) == pid
+
+
+async def test_given_up_twice_it_still_waits_for_the_thread(
+    bulk: Bulk, database: Database, database_url: str
+) -> None:
+    pid = await backend(database)
+    reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
+    await until_it_sleeps(database_url, pid)
+    while not reading.done():
+        reading.cancel()
+        await asyncio.sleep(0)
+    assert reading.cancelled()
+    assert await backend(database) == pid
+
+
+async def test_a_time_limit_around_it(bulk: Bulk) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await bulk.execute(ASLEEP, {"count": 1})
+    assert await numbers(bulk, 3) == [1, 2, 3]
+
+
+async def test_if_the_server_does_not_stop_the_connection_is_cut(
+    bulk: Bulk, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(connection: object, **options: object) -> None:
+        raise psycopg.OperationalError("nobody there")
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", unheard)
+    monkeypatch.setattr(module, "CANCEL_TIMEOUT", 0.1)
+    pid = await backend(database)
+    reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
+    await until_it_sleeps(database_url, pid)
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    assert await numbers(bulk, 3) == [1, 2, 3]
+    assert await backend(database) != pid
+
+
+async def test_the_connection_ends(bulk: Bulk, database: Database, database_url: str) -> None:
+    pid = await backend(database)
+    reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
+    await until_it_sleeps(database_url, pid)
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as other:
+        await other.execute("select pg_terminate_backend(%s)", [pid])
+    with pytest.raises(Unavailable):
+        await reading
+    assert await numbers(bulk, 3) == [1, 2, 3]
+
+
+async def test_the_connection_ended_before(bulk: Bulk, database: Database, database_url: str) -> None:
+    pid = await backend(database)
+    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as other:
+        await other.execute("select pg_terminate_backend(%s)", [pid])
+    with pytest.raises(Unavailable):
+        await numbers(bulk, 3)
+    assert await numbers(bulk, 3) == [1, 2, 3]

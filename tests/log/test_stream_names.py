@@ -1,0 +1,93 @@
+"""Backlogs are read with the numbers of streams: each message gets its stream's name, however many there are."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, LiteralString
+
+import pytest
+
+from milepost import Milepost, NewMessage
+from milepost.log import reader
+from milepost.log import stream_names as module
+from milepost.log.connections import Row
+from milepost.log.reader import Query
+from milepost.log.selection import Selection
+from milepost.log.stream_names import StreamNames
+
+M = NewMessage("t")
+
+
+class Counting:
+    """An executor that counts its statements, and lets others go first."""
+
+    blocking = False
+
+    def __init__(self, mp: Milepost) -> None:
+        self._database = mp.log.database
+        self.count = 0
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        self.count += 1
+        await asyncio.sleep(0)
+        return await self._database.execute(statement, parameters)
+
+
+async def streams(mp: Milepost, count: int) -> dict[int, str]:
+    """So many streams, by their numbers."""
+    for number in range(count):
+        await mp.append(f"order-{number}", M)
+    rows = await mp.log.database.execute(
+        f'select stream_id, name from "{mp.settings["schema"].value}".streams', {}
+    )
+    return dict(rows)
+
+
+async def test_a_name_is_looked_up_once(mp: Milepost) -> None:
+    known = await streams(mp, 5)
+    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    first, *others = known
+    assert (await names.of(executor, {first}))[first] == known[first]
+    assert dict(await names.of(executor, set(known))) == known
+    assert dict(await names.of(executor, set(others))) == known
+    assert executor.count == 2
+
+
+async def test_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that are under way when it begins anew lose none of theirs."""
+    known = await streams(mp, 12)
+    monkeypatch.setattr(module, "KEPT", 4)
+    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    wanted = [set(list(known)[start : start + 3]) for start in (0, 3, 6, 9, 1, 4)]
+
+    async def look(numbers: set[int]) -> bool:
+        found = await names.of(executor, numbers)
+        return all(found[number] == known[number] for number in numbers)
+
+    assert all(await asyncio.gather(*(look(numbers) for numbers in wanted * 3)))
+    assert len(names._names) <= 4
+
+
+async def test_one_page_of_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = await streams(mp, 6)
+    monkeypatch.setattr(module, "KEPT", 4)
+    names = StreamNames(mp.log.statements)
+    assert dict(await names.of(Counting(mp), set(known))) == known
+
+
+@pytest.mark.parametrize("category", [None, "order", ["order", "cart", "none"]])
+async def test_a_backlog_has_the_names_of_its_streams(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch, category: str | list[str] | None
+) -> None:
+    monkeypatch.setattr(module, "KEPT", 4)
+    monkeypatch.setattr(reader, "PAGE_MESSAGES", 3)
+    for number in range(20):
+        await mp.append(f"{('order', 'cart', 'other')[number % 3]}-{number % 9}", M)
+    wanted = Selection.of(category=category)
+    expected = Counter([m.stream async for m in mp.read() if wanted.matches(m)])
+    async with mp.log.feed.followed():
+        await mp.log.horizon.sample()
+        await mp.log.feed.in_step()
+        history = mp.log.feed.history.after(Query(wanted, page=3), 0)
+        found = Counter([message.stream async for segment in history for message in segment.messages])
+    assert found == expected

@@ -1,0 +1,77 @@
+"""A subscription for consumers, and a server for them: within the test's process where that is enough."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from milepost import Milepost
+from milepost.server import Limits, Server, create_app
+from milepost.server.serving import Process, listen
+from support import MakeMilepost
+
+
+class Serving:
+    """A server in this process, which has its own `Milepost`."""
+
+    def __init__(self, app: Server, process: Process, address: str) -> None:
+        self.app = app
+        self.address = address
+        self._process = process
+
+    def stop(self) -> None:
+        """What SIGTERM does."""
+        self._process.handle_exit(signal.SIGTERM, None)
+
+
+Serve = Callable[..., Any]
+
+
+@asynccontextmanager
+async def serving(
+    mp: Milepost, *, grace: float = 5, access: str = "local", advertise: str | None = None, **limits: Any
+) -> AsyncIterator[Serving]:
+    """A server until the end of the block; unless a test says otherwise, it tells where it is."""
+    with listen("127.0.0.1", 0) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        told = advertise or address
+        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told)  # type: ignore[arg-type]
+        process = Process(app, grace=grace)
+        running = asyncio.create_task(process._serve(sockets=[listener]))
+        while not process.started:
+            await asyncio.sleep(0.01)
+        served = Serving(app, process, address)
+        try:
+            yield served
+        finally:
+            served.stop()
+            process.force_exit = False
+            await running
+
+
+@pytest.fixture
+async def shipping(mp: Milepost) -> str:
+    """The address of a subscription that takes everything."""
+    await mp.create_subscription("shipping", lease=5)
+    return "default/shipping"
+
+
+@pytest.fixture
+async def serve(shipping: str, make_mp: MakeMilepost) -> AsyncIterator[Serve]:
+    """Starts servers."""
+    async with AsyncExitStack() as stack:
+
+        async def start(**options: Any) -> Serving:
+            return await stack.enter_async_context(serving(make_mp(), **options))
+
+        yield start
+
+
+@pytest.fixture
+async def server(serve: Serve) -> Serving:
+    """A server that asks for no token."""
+    started: Serving = await serve()
+    return started
