@@ -14,6 +14,8 @@ from benchmarks import (
     append,
     batches,
     comparing,
+    consoling,
+    consuming,
     dispatching,
     doctoring,
     draining,
@@ -25,8 +27,10 @@ from benchmarks import (
     observing,
     operating,
     pausing,
+    pulling,
     reading,
     results,
+    serving,
 )
 from benchmarks.bench import FULL, QUICK, Bench, Sizes
 from benchmarks.results import Result
@@ -50,7 +54,11 @@ WORKS: dict[str, Work] = {
     "trace": operating.measure,
     "doctor": doctoring.measure,
     "pause": pausing.measure,
+    "console": consoling.measure,
+    "serve": serving.measure,
     "peers": comparing.measure,
+    "consume": consuming.measure,
+    "pull": pulling.measure,
 }
 
 
@@ -85,7 +93,7 @@ def main(
     MILEPOST_BENCH_URL names another: there it makes schemas, and a database,
     called milepost_bench_… and drops them again.
 
-    A full run takes about fifty minutes, of which drain and peers take seven
+    A full run takes about an hour, of which drain, peers and serve take seven
     each, memory and observe five and latency two. The figures of a work replace only that
     work's in the file. peers installs other libraries into .venv-peers.
     """
@@ -114,6 +122,7 @@ def _sizes(sizes: Sizes, rounds: int | None, history: int | None) -> Sizes:
             growth_rounds=rounds,
             drain_rounds=rounds,
             team_rounds=rounds,
+            serve_rounds=rounds,
             peer_rounds=rounds,
         )
     return sizes if history is None else replace(sizes, growth_history=history)

@@ -39,6 +39,11 @@ class Sizes:
     """The backlog for one process and for two."""
     team_rounds: int
     memory_messages: int
+    serve_rounds: int
+    serve_versions: int
+    """The backlog for consumers over a WebSocket: so many messages for each of a thousand streams."""
+    serve_consumers: int
+    """How many of them are idle when memory is looked at."""
     peer_share: float
     """How much of its usual number of messages each peer drains."""
     peer_rounds: int
@@ -63,6 +68,9 @@ FULL = Sizes(
     team_messages=200_000,
     team_rounds=3,
     memory_messages=1_000_000,
+    serve_rounds=3,
+    serve_versions=50,
+    serve_consumers=1_000,
     peer_share=1.0,
     peer_rounds=3,
     peer_live_messages=1_000,
@@ -85,6 +93,9 @@ QUICK = Sizes(
     team_messages=20_000,
     team_rounds=1,
     memory_messages=50_000,
+    serve_rounds=1,
+    serve_versions=5,
+    serve_consumers=100,
     peer_share=0.1,
     peer_rounds=1,
     peer_live_messages=100,

@@ -4,7 +4,8 @@ import json
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -42,6 +43,14 @@ class Contender:
     python: Path = ENVIRONMENT / "bin" / "python"
 
 
+@dataclass(frozen=True)
+class Broker:
+    """A contender, and the server that it needs."""
+
+    contender: Contender
+    serving: Callable[[], AbstractContextManager[str]]
+
+
 CONTENDERS = {
     "milepost": Contender("milepost", 50_000, python=Path(sys.executable)),
     "pgqueuer": Contender("pgqueuer", 50_000),
@@ -62,6 +71,21 @@ class Trials:
     def drain(self, name: str, messages: int) -> float:
         """Messages a second."""
         return float(self._run(name, "drain", messages)["rate"])
+
+    def drain_broker(self, name: str, broker: Broker, messages: int) -> float:
+        """Messages a second, of one that keeps them in a server of its own."""
+        with broker.serving() as url:
+            answer = _answer(broker.contender, [url, "drain", str(messages)])
+        self.versions[name] = answer["version"]
+        return float(answer["rate"])
+
+    def live_broker(self, name: str, broker: Broker, messages: int) -> list[float]:
+        """The latency of each message, in milliseconds, of one with a server of its own."""
+        with broker.serving() as url:
+            answer = _answer(broker.contender, [url, "live", str(messages), str(PER_SECOND)])
+        self.versions[name] = answer["version"]
+        latencies: list[float] = answer["latencies"]
+        return latencies
 
     def live(self, name: str, messages: int) -> list[float]:
         """The latency of each message, in milliseconds."""
@@ -92,12 +116,12 @@ def _answer(contender: Contender, arguments: list[str]) -> Mapping[str, Any]:
 def measure(bench: Bench) -> list[Result]:
     """A backlog, then live messages."""
     with bench.steps("peers: an environment of their own", 1):
-        _make_environment()
+        make_environment()
     trials = Trials(bench.url)
     return [*_drains(bench, trials), *_latencies(bench, trials)]
 
 
-def _make_environment() -> None:
+def make_environment() -> None:
     """Installs what the group `peers` of pyproject.toml names, if it is not there yet."""
     if not ENVIRONMENT.exists():
         venv.create(ENVIRONMENT)

@@ -54,9 +54,17 @@ class Scores:
         return median(one / another for one, another in pairs)
 
 
-def contest(bench: Bench, what: str, turns: Mapping[str, Turn], rounds: int) -> Scores:
+def contest(
+    bench: Bench,
+    what: str,
+    turns: Mapping[str, Turn],
+    rounds: int,
+    *,
+    unit: str = "messages/s",
+    fewer_is_better: bool = False,
+) -> Scores:
     """Gives every contender its turn, round after round."""
-    scores = Scores()
+    scores = Scores(unit=unit, fewer_is_better=fewer_is_better)
     with bench.steps(what, rounds * len(turns)) as step:
         for number in range(rounds):
             for contender in in_turn(turns, number):

@@ -18,6 +18,7 @@ AT_ONCE = 100
 STREAMS = 1_000
 LOCAL_GOAL = 300_000
 """Messages a second through the path that handlers take."""
+
 ROUTES_GOAL = 0.8
 """How much of the rate with ten routes ten thousand reach: "no more than ten", within the noise."""
 
@@ -25,17 +26,21 @@ LOCAL = "one local consumer"
 FEW = "10 filtered routes"
 MANY = "10,000 filtered routes, messages for 10 of them"
 SPREAD = "10,000 filtered routes, messages for all of them"
+QUEUES = "limit: messages to 10 queues"
+MANY_QUEUES = "limit: messages to 10,000 queues"
+"""What going to many places costs by itself: a processor keeps few of them at hand."""
 
 
 class Example:
     """What dispatch looks at in a message, and nothing else."""
 
-    __slots__ = ("position", "properties", "size", "stream")
+    __slots__ = ("customer", "position", "properties", "size", "stream")
 
     def __init__(self, position: int, stream: str, customer: int) -> None:
         self.position = position
         self.size = 200
         self.stream = stream
+        self.customer = customer
         self.properties = {"customer": customer, "region": "EU"}
 
 
@@ -55,7 +60,9 @@ def measure(bench: Bench) -> list[Result]:
     middle = {name: median(found) for name, found in rates.items()}
     limit = Result(work=f"dispatch: {LOCAL}", subject="limit", value=middle.pop("limit"), unit="messages/s")
     memory = Result(work="dispatch: an open message", subject="milepost", value=_memory(), unit="bytes")
-    return [limit, *(_result(name, rate, limit.value, middle[FEW]) for name, rate in middle.items()), memory]
+    few_queues = middle[QUEUES]
+    results = [_result(name, rate, limit.value, middle[FEW], few_queues) for name, rate in middle.items()]
+    return [limit, *results, memory]
 
 
 def _works() -> dict[str, Work]:
@@ -70,6 +77,8 @@ def _works() -> dict[str, Work]:
         FEW: lambda: _through(_lane(consumers=list(map(_consumer, range(10)))), few),
         MANY: lambda: _through(_lane(consumers=list(map(_consumer, range(10_000)))), few),
         SPREAD: lambda: _through(_lane(consumers=list(map(_consumer, range(10_000)))), many),
+        QUEUES: lambda: _to_queues(10, few),
+        MANY_QUEUES: lambda: _to_queues(10_000, many),
     }
 
 
@@ -126,6 +135,33 @@ def _raw(pages: list[Page]) -> float:
     return time.perf_counter() - begun
 
 
+def _to_queues(count: int, pages: list[Page]) -> float:
+    """Each message to the queue of its customer, out of it, and done: no filter, no route, no claim."""
+    queues = {customer: _Queue() for customer in range(count)}
+    begun = time.perf_counter()
+    for messages, _ in pages:
+        of_messages = [(queues[message.customer], message) for message in messages]
+        for queue, message in of_messages:
+            queue.waiting.append(message)
+            queue.bytes += message.size
+        for queue, _ in of_messages:
+            message = queue.waiting.popleft()
+            queue.opened[message.position] = message
+        for queue, message in of_messages:
+            del queue.opened[message.position]
+            queue.bytes -= message.size
+    return time.perf_counter() - begun
+
+
+class _Queue:
+    """What waits for one customer, and what is open."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[Example] = deque()
+        self.opened: dict[int, Example] = {}
+        self.bytes = 0
+
+
 def _rate(work: Work) -> float:
     gc.collect()
     return MESSAGES / work()
@@ -148,14 +184,23 @@ def _memory() -> float:
     return (after - before) / len(given)
 
 
-def _result(name: str, rate: float, limit: float, few: float) -> Result:
+def _result(name: str, rate: float, limit: float, few: float, few_queues: float) -> Result:
     work, subject, unit = f"dispatch: {name}", "milepost", "messages/s"
+    if name in (QUEUES, MANY_QUEUES):
+        ratio = rate / few_queues
+        return Result(work=work, subject="limit", value=rate, unit=unit, of="10 queues", ratio=ratio)
     if name == LOCAL:
         ratio = rate / limit
         return Result(work=work, subject=subject, value=rate, unit=unit, of="limit", ratio=ratio, above=LOCAL_GOAL)
     if name in (MANY, SPREAD):
         ratio = rate / few
         return Result(
-            work=work, subject=subject, value=rate, unit=unit, of="10 routes", ratio=ratio, at_least=ROUTES_GOAL
+            work=work,
+            subject=subject,
+            value=rate,
+            unit=unit,
+            of="10 routes",
+            ratio=ratio,
+            at_least=ROUTES_GOAL,
         )
     return Result(work=work, subject=subject, value=rate, unit=unit)

@@ -18,15 +18,17 @@ from benchmarks.logs import Log, fresh_log
 from benchmarks.messages import CATEGORIES
 from benchmarks.raw_loop import RawLoop
 from benchmarks.results import Result
-from benchmarks.server import held_snapshot, other_database
+from benchmarks.server import held_snapshot, other_database, processor_seconds
 from milepost import Message, Milepost, Retry
 
 ONE = "drain: one message a call"
 PLAIN = "milepost, plain def"
 TWO = "drain: two processes"
+BUSY = "drain: processors that one process and PostgreSQL keep busy"
 FAILING = "drain: one message in ten fails once"
 SNAPSHOT = "drain: a snapshot held open"
 TEN = "drain: ten subscriptions in one process"
+START = "drain: the start and the end of a worker"
 SUBSCRIPTIONS = 10
 FAILS = 10
 """One message in so many fails once."""
@@ -60,6 +62,8 @@ def measure(bench: Bench) -> list[Result]:
             *_ten_subscriptions(bench, log, raw),
             *_snapshot(bench, log, raw),
             *_streams(bench, log, raw),
+            *_start(bench, log, raw),
+            *_busy(bench, log, raw),
         ]
     return results + _two_processes(bench)
 
@@ -96,20 +100,24 @@ def _case(bench: Bench, log: Log, raw: RawLoop, case: Case) -> list[Result]:
 
 
 def rate(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> float:
-    """Deliveries a second, from the start of the work until nothing is left; one for each message if not told."""
+    """Deliveries a second, from the first lane until nothing is left; one for each message if not told."""
     gc.collect()
     return asyncio.run(_drained(program(log, declare), deliveries or bench.sizes.drain_messages))
 
 
 async def _drained(mp: Milepost, deliveries: int) -> float:
-    async with mp:
-        start = perf_counter()
-        report = await mp.run_until_idle()
+    async with mp, mp._program().running(grace=5) as worker:
+        runners = worker.runners.values()
+        while not (runners and all(runner.lanes for runner in runners)):  # noqa: ASYNC110 - to the step of the loop
+            await asyncio.sleep(0)
+        # Those that were first may have begun while the others had no lane yet.
+        before, start = sum(runner.handled for runner in runners), perf_counter()
+        await worker.idle()
         seconds = perf_counter() - start
-    handled = sum(tally.handled for tally in report.values())
+        handled = sum(runner.handled for runner in runners)
     if handled != deliveries:
         raise RuntimeError(f"{handled:,} messages were handled instead of {deliveries:,}")
-    return handled / seconds
+    return (handled - before) / seconds
 
 
 def _failing(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
@@ -234,6 +242,37 @@ def _streams(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
         scores.result(work, "limit", of="limit, few"),
         scores.result(work, "limit, few"),
     ]
+
+
+def _start(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
+    """Milliseconds of a run that has nothing to do: what a drain has besides its messages."""
+    declare = partial(handlers.one_a_call, start=raw.head())
+    turns: dict[str, Turn] = {"milepost": lambda: 1000 * asyncio.run(_nothing(program(log, declare)))}
+    scores = contest(bench, START, turns, bench.sizes.drain_rounds, unit="ms", fewer_is_better=True)
+    return [scores.result(START, "milepost")]
+
+
+async def _nothing(mp: Milepost) -> float:
+    async with mp:
+        start = perf_counter()
+        await mp.run_until_idle()
+        return perf_counter() - start
+
+
+def _busy(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
+    """What is left for a second process."""
+
+    def used(work: Turn) -> float:
+        before, start = processor_seconds(log.url), perf_counter()
+        work()
+        return (processor_seconds(log.url) - before) / (perf_counter() - start)
+
+    turns: dict[str, Turn] = {
+        "milepost": partial(used, partial(rate, bench, log, handlers.one_a_call)),
+        "limit": partial(used, raw.rate),
+    }
+    scores = contest(bench, BUSY, turns, bench.sizes.drain_rounds, unit="processors")
+    return [scores.result(BUSY, subject) for subject in turns]
 
 
 def _two_processes(bench: Bench) -> list[Result]:

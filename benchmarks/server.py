@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
@@ -58,3 +59,22 @@ def held_snapshot(url: str) -> Iterator[None]:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.execute("select count(*) from pg_class")
         yield
+
+
+def processor_seconds(url: str) -> float:
+    """What this process and a server on this machine have used of its processors so far."""
+    with psycopg.connect(url) as connection:
+        server = psutil.Process(connection.info.backend_pid).parent()
+    if server is None:
+        raise RuntimeError("the server is not on this machine")
+    own, ended = psutil.Process().cpu_times(), server.cpu_times()
+    living = sum(map(_processor_seconds, server.children()))
+    return own.user + own.system + ended.children_user + ended.children_system + living
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    return times.user + times.system

@@ -9,6 +9,7 @@ from uuid import uuid4
 import psycopg
 from psycopg import sql
 
+from benchmarks.counting import LOOK, Counter, rate_of
 from benchmarks.logs import Log
 from benchmarks.messages import TYPE, stream_name
 from benchmarks.processes import PATIENCE, Processes
@@ -16,8 +17,6 @@ from benchmarks.raw_loop import RawLoop
 from milepost import Message, Milepost
 
 LANES = 16
-LOOK = 0.05
-"""Seconds between two looks at how far the processes are."""
 
 _SHARES = """
 select count(*) from {schema}.lanes l join {schema}.subscriptions s on s.id = l.subscription
@@ -36,10 +35,15 @@ def milepost_rate(log: Log, size: int, versions: int) -> float:
     count = log.streams * versions + 1
     with Processes(size, _work, log, group) as processes, psycopg.connect(log.url, autocommit=True) as connection:
         _wait_for_shares(connection, log, group, size)
-        log.grow(versions)
-        wake = sql.SQL(_WAKE).format(schema=sql.Identifier(log.schema))
-        connection.execute(wake, [stream_name(0), TYPE])
-        return _rate(processes, count)
+        bring(connection, log, versions)
+        return rate_of(processes, count)
+
+
+def bring(connection: psycopg.Connection, log: Log, versions: int) -> None:
+    """A backlog in one transaction, so many versions for each stream; and a message that wakes whoever sleeps."""
+    log.grow(versions)
+    wake = sql.SQL(_WAKE).format(schema=sql.Identifier(log.schema))
+    connection.execute(wake, [stream_name(0), TYPE])
 
 
 def _wait_for_shares(connection: psycopg.Connection, log: Log, group: str, size: int) -> None:
@@ -49,39 +53,6 @@ def _wait_for_shares(connection: psycopg.Connection, log: Log, group: str, size:
         if monotonic() > deadline:
             raise TimeoutError(f"{size} processes did not share {LANES} lanes evenly within {PATIENCE:.0f} s")
         sleep(LOOK)
-
-
-def _rate(processes: Processes, count: int) -> float:
-    deadline = monotonic() + PATIENCE
-    while True:
-        processes.send("how far")
-        counters: list[Counter] = processes.receive(PATIENCE)
-        handled = sum(counter.handled for counter in counters)
-        if handled >= count:
-            break
-        if monotonic() > deadline:
-            raise TimeoutError(f"{handled:,} of {count:,} messages were handled within {PATIENCE:.0f} s")
-        sleep(LOOK)
-    if handled > count:
-        raise RuntimeError(f"{handled:,} messages were handled instead of {count:,}")
-    first = min(counter.first for counter in counters if counter.handled)
-    return handled / (max(counter.last for counter in counters) - first)
-
-
-class Counter:
-    """What a process has handled, and when."""
-
-    def __init__(self) -> None:
-        self.handled = 0
-        self.first = 0.0
-        self.last = 0.0
-
-    def note(self) -> None:
-        """One more."""
-        self.last = monotonic()
-        if not self.handled:
-            self.first = self.last
-        self.handled += 1
 
 
 async def _work(pipe: Connection, number: int, log: Log, group: str) -> None:

@@ -69,6 +69,16 @@ class Peer(ABC):
     def writing(self) -> AbstractContextManager[Write]:
         """Somebody who writes one message a transaction, on a connection that stays open."""
 
+    def drained(self, count: int) -> float:
+        """Messages a second, from the start of the worker to the last message."""
+        self.prepare()
+        self.fill(count)
+        arrivals = Arrivals(count)
+        start = monotonic()
+        self.work(arrivals)
+        _check(arrivals, count)
+        return count / (max(arrivals.times.values()) - start)
+
 
 def run(peer: type[Peer]) -> None:
     """Does what the command line asks for."""
@@ -84,19 +94,8 @@ def run(peer: type[Peer]) -> None:
     elif asked.task == "live":
         answer = {"version": version(peer.package), "latencies": _live(at_work, asked.count, asked.per_second)}
     else:
-        answer = {"version": version(peer.package), "rate": _drained(at_work, asked.count)}
+        answer = {"version": version(peer.package), "rate": at_work.drained(asked.count)}
     print(json.dumps(answer))
-
-
-def _drained(peer: Peer, count: int) -> float:
-    """Messages a second, from the start of the worker to the last message."""
-    peer.prepare()
-    peer.fill(count)
-    arrivals = Arrivals(count)
-    start = monotonic()
-    peer.work(arrivals)
-    _check(arrivals, count)
-    return count / (max(arrivals.times.values()) - start)
 
 
 def _live(peer: Peer, count: int, per_second: float) -> list[float]:
