@@ -43,7 +43,7 @@ async def test_a_change_is_told_when_it_is_in_force(make_mp: MakeMilepost) -> No
 
 
 async def test_declaring_and_a_transaction_that_wait_for_each_other(mp: Milepost, database_url: str) -> None:
-    """It fences a lane that a transaction holds, which then counts a failure: the declaration ends, and goes on."""
+    """It fences a lane that a transaction holds, which then counts a failure: it is ended, and tries again."""
     progress = mp.services.progress
     await progress.open()
     before = Definition(group="g", name="s", lanes=1, selects="a", orders="stream", start=Cursor(0))
