@@ -26,6 +26,7 @@ from milepost import (
 from milepost.client.consumer import Consumer as RemoteConsumer
 from milepost.client.delivery import Delivery as RemoteDelivery
 from milepost.dispatch import State
+from milepost.engine.consuming.allowance import FEW
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
 
@@ -115,6 +116,23 @@ async def test_each_way_to_settle(shipping: Both) -> None:
 
 async def _has(both: Both, expected: dict[int, tuple[State, str]]) -> bool:
     return await states(both) == expected
+
+
+async def test_one_that_hangs_costs_others_nothing(both: Both) -> None:
+    """It has six times what stalls the subscription, should it fail, and settles none of it."""
+    await both.create_subscription("shipping", timeout=2, stall_after=50, retry=Retry(delay=3600))
+    await both.append("order-1", [order(n) for n in range(300)])
+    async with a_consumer(both, capacity=300) as hanging:
+        await until(lambda: _has_all(hanging, 300))
+        async with a_consumer(both) as other:
+            for delivery in await take(other, 299 - FEW):
+                assert delivery.attempt == 1
+                await delivery.ack()
+        assert (await both.manage("shipping").info()).stalled is None
+
+
+async def _has_all(consumer: AnyConsumer, count: int) -> bool:
+    return consumer.statistics().in_flight == count
 
 
 async def test_blocks(shipping: Both) -> None:

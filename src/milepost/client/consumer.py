@@ -73,6 +73,8 @@ class Consumer:
         self.settlements = Settlements()
         self.timeout = 30.0
         """Seconds for a delivery, as the server said."""
+        self.begun: Id = 0
+        """The last that its user has taken."""
         self._address = address
         self._routing = Routing(routes)
         self._new_line = line
@@ -193,6 +195,7 @@ class Consumer:
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
         delivery.begun = now
+        self.begun = delivery.id
         if now - delivery.since > min(1.0, self.timeout * PATIENCE):
             self._extend([delivery], self.timeout)
 
@@ -240,12 +243,6 @@ class Consumer:
         """How many deliveries it asks for at the most."""
         return sum(route.capacity for route in self.routes)
 
-    def keep(self) -> None:
-        """What waits here for its user is not to time out."""
-        now = monotonic()
-        waiting = [each for each in self._arrived if each.lost is None and now - each.since > self.timeout / 4]
-        self._extend(waiting, self.timeout)
-
     def resumed(self, still_open: Iterable[Id]) -> None:
         """The server has kept it, with these; the line says when it has told of all the others."""
         kept = set(still_open)
@@ -267,6 +264,9 @@ class Consumer:
         for each in told:
             if (delivery := self._open.pop(each.id, None)) is not None:
                 self._mark(delivery, _why(each.reason), timed_out=each.reason == TIMED_OUT)
+        waiting = [delivery for delivery in self._arrived if delivery.lost is None]
+        self._arrived.clear()
+        self._arrived.extend(waiting)
         self._wake()
 
     def lose_all(self, why: str, *, quiet: bool = False) -> None:
@@ -281,6 +281,7 @@ class Consumer:
             delivery.lost = delivery.lost or why
         self._open.clear()
         self._arrived.clear()
+        self.begun = 0
         for settlement in unanswered:
             settlement.resolve(why)
         self._wake()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
@@ -15,6 +15,7 @@ import msgspec
 
 from milepost.dispatch import Delivery as Claim
 from milepost.dispatch import Route
+from milepost.engine.consuming.allowance import FEW, Allowance
 from milepost.engine.consuming.delivery import Delivery
 from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
 from milepost.engine.consuming.routing import Routing
@@ -62,6 +63,7 @@ class Consumer:
         """What it was called, or the machine and the process; and something of its own."""
         self.numbers = Numbers()
         self._routing = Routing(routes)
+        self._allowance = Allowance()
         self._attend = attend
         self._left = left
         self._told_lost = lost
@@ -159,9 +161,20 @@ class Consumer:
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
-        delivery.claim.begun = now
+        self._mark_begun(delivery, now)
         if now - delivery.since > self.desk.patience:
             self.desk.restart(delivery.claim)
+
+    def begin(self, deliveries: Iterable[Delivery]) -> None:
+        """Its user has these, as it says from elsewhere; their time began when they went there."""
+        now = monotonic()
+        for delivery in deliveries:
+            if delivery.claim.begun is None:
+                self._mark_begun(delivery, now)
+
+    def _mark_begun(self, delivery: Delivery, now: float) -> None:
+        delivery.claim.begun = now
+        delivery.claim.begun_after = self._allowance.settled
 
     async def batches(self, limit: int = 100) -> AsyncIterator[list[Delivery]]:
         """Deliveries as they come, in lists: what is there, at most so many, without waiting for more."""
@@ -177,14 +190,15 @@ class Consumer:
             await self.more()
         return batch
 
-    def at_hand(self, limit: int) -> list[Delivery]:
-        """What is there now, at most so many; its user has it from now on."""
+    def at_hand(self, limit: int, *, begin: bool = True) -> list[Delivery]:
+        """What is there now, at most so many; its user has it from now on, or once it says so with `begin`."""
         now = monotonic()
         batch: list[Delivery] = []
         while self._arrived and len(batch) < limit:
             delivery = self._arrived.popleft()
             if delivery.claim.is_in_force:
-                self._begin(delivery, now)
+                if begin:
+                    self._begin(delivery, now)
                 batch.append(delivery)
         return batch
 
@@ -201,7 +215,9 @@ class Consumer:
 
     def take(self, claims: Sequence[AnyClaim]) -> None:
         """Deliveries have come; for the desk."""
-        now = monotonic()
+        now, settled = monotonic(), self._allowance.settled
+        for claim in claims:
+            claim.begun_after = settled
         self._arrived.extend([Delivery(claim, self, now) for claim in claims])
         self._news.set()
 
@@ -220,6 +236,9 @@ class Consumer:
         """These are no longer its own, and it has not settled them; for the desk."""
         if self._told_lost is not None:
             self._told_lost(claims, reason)
+        arrived = [delivery for delivery in self._arrived if delivery.claim.is_in_force]
+        self._arrived.clear()
+        self._arrived.extend(arrived)
         self._news.set()
 
     def route_of(self, claim: AnyClaim) -> str:
@@ -237,7 +256,7 @@ class Consumer:
         if not self._acked:
             self.desk.settler.acks_soon(self)
         self._acked.append(claim)
-        self._latencies.append(monotonic() - claim.begun if claim.begun is not None else 0.0)
+        self._latencies.append(monotonic() - (claim.begun or delivery.since))
         return True
 
     def take_acked(self) -> tuple[list[AnyClaim], list[float]]:
@@ -289,7 +308,7 @@ class Consumer:
                 continue
             delivery.settled = True
             open_.append(claim)
-            latencies.append(now - claim.begun if claim.begun is not None else 0.0)
+            latencies.append(now - (claim.begun or delivery.since))
         if open_:
             self.desk.settler.settle(self, how, open_, latencies, **words)
         return refused
@@ -297,6 +316,8 @@ class Consumer:
     def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Delivery]:
         """Gives deliveries so many seconds from now; returns those that were refused."""
         open_ = {each for each in deliveries if not each.settled and each.claim.is_in_force}
+        for each in open_:
+            each.claim.extended = True
         self.desk.extend([each.claim for each in open_], seconds)
         return [each for each in deliveries if each not in open_]
 
@@ -317,7 +338,27 @@ class Consumer:
             return f"is no longer this consumer's, which has ended: {self._closed}"
         if self.desk.is_overdue(delivery.claim):
             return "timed out: it may be with another consumer by now"
-        return "is no longer this consumer's: the connection to the database was lost, so it comes again"
+        return (
+            "is no longer this consumer's: it was late, or the connection to the database was lost; it comes again"
+        )
+
+    # Time
+
+    def timed_out(self, overdue: Sequence[AnyClaim], held: Collection[AnyClaim]) -> list[AnyClaim]:
+        """It was late with some of what it has: returns what it can hardly have begun, and is not to have."""
+        allowance = self._allowance
+        if allowance.most is None and len(held) <= FEW:
+            return []
+        allowance.limit(min(claim.begun_after for claim in overdue), self._routing.capacity)
+        if allowance.most is None:
+            return []
+        self.desk.reroute(self, self.core_routes)
+        return [claim for claim in held if not claim.extended][max(FEW, allowance.most) :]
+
+    def has_settled(self, count: int) -> None:
+        """Its user has said what becomes of so many; for the desk."""
+        if self._allowance.settle(count, self._routing.capacity):
+            self.desk.reroute(self, self.core_routes)
 
     # Changing
 
@@ -329,7 +370,7 @@ class Consumer:
     @property
     def core_routes(self) -> list[Route]:
         """The same as the core knows it, where each route has a name that it keeps; none while it gets nothing."""
-        return [] if self._draining or self._suspended else self._routing.named
+        return [] if self._draining or self._suspended else self._routing.named(self._allowance.most)
 
     async def configure(self, *, routes: Sequence[Route] | None = None, **options: Any) -> None:
         """Other routes from now on, or of the only one another filter, priority or capacity. What it has stays.
@@ -369,7 +410,7 @@ class Consumer:
     def _reroute(self, routing: Routing) -> None:
         self._refuse_if_closed()
         if not self._draining and not self._suspended:
-            self.desk.reroute(self, routing.named)
+            self.desk.reroute(self, routing.named(self._allowance.most))
         self._routing = routing
 
     def _refuse_if_closed(self) -> None:

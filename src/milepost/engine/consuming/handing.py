@@ -91,10 +91,10 @@ class Handing:
     # Back
 
     def _take_back(self, owned: Owned) -> None:
-        """What its consumer has not looked at was no attempt, and goes to whoever has time for it."""
-        overdue = owned.lane.overdue(self._clock.now())
-        if not overdue:
-            return
-        owned.lane.give_back([claim for claim in overdue if claim.begun is None])
-        self._desk.settler.timed_out([claim for claim in overdue if claim.begun is not None])
-        self._desk.look()
+        overdue: defaultdict[str, list[AnyClaim]] = defaultdict(list)
+        for claim in owned.lane.overdue(self._clock.now()):
+            overdue[claim.consumer or ""].append(claim)
+        for name, claims in overdue.items():
+            self._desk.settler.timed_out(self._desk.consumers[name], claims)
+        if overdue:
+            self._desk.look()

@@ -44,9 +44,16 @@ class Routing:
         return f"#{self._given}"
 
     @property
-    def named(self) -> list[Route]:
-        """As the core knows them."""
-        return [replace(route, name=name) for name, route in self._by_name.items()]
+    def capacity(self) -> int:
+        """Of the largest."""
+        return max(route.capacity for route in self.routes)
+
+    def named(self, most: int | None) -> list[Route]:
+        """As the core knows them, with room for so many messages at most."""
+        return [
+            replace(route, name=name, capacity=route.capacity if most is None else min(route.capacity, most))
+            for name, route in self._by_name.items()
+        ]
 
     def word_for(self, claim: Claim[Message[Any]]) -> str:
         """The name of the route that a delivery came by, or its expression."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from milepost.engine.consuming.desk import Desk
 
 TIMED_OUT = "timed out"
+TAKEN_BACK = "it waited too long, or behind others that timed out"
 TOLD = 500
 """Characters of a reason that statistics tell."""
 
@@ -94,19 +95,29 @@ class Settler:
             self.failed(claims, words.get("reason") or how)
         self._desk.look()
 
-    def timed_out(self, claims: "Sequence[AnyClaim]") -> None:
-        """Consumers took too long for these: each is an attempt."""
+    def timed_out(self, consumer: "Consumer", overdue: "Sequence[AnyClaim]") -> None:
+        """A consumer took too long for these: each is an attempt, but for what it has not begun, or hardly."""
         owned = self._desk.owned
-        if owned is None or not claims:
+        if owned is None:
+            return
+        beyond = consumer.timed_out(overdue, owned.lane.held_by(consumer.name))
+        if beyond:
+            self._journal.warning(
+                "%s was late: %s of what it has go to others, and it gets fewer until it keeps up",
+                consumer.name,
+                f"{len(beyond):,}",
+            )
+        back = dict.fromkeys([*beyond, *(claim for claim in overdue if claim.begun is None)])
+        owned.lane.give_back(back)
+        consumer.tell_lost(list(back), TAKEN_BACK)
+        claims = [claim for claim in overdue if claim.is_in_force]
+        if not claims:
             return
         owned.lane.retry(claims, self._clock.now(), reason=TIMED_OUT)
         self._write_down(claims, TIMED_OUT, TimeoutError(TIMED_OUT))
         self.failed(claims, TIMED_OUT)
-        for claim in claims:
-            consumer = self._desk.consumers.get(claim.consumer or "")
-            if consumer is not None:
-                self._count(consumer, "timeout", [self._desk.created.declaration.timeout])
-                consumer.tell_lost([claim], TIMED_OUT)
+        self._count(consumer, "timeout", [self._desk.created.declaration.timeout] * len(claims))
+        consumer.tell_lost(claims, TIMED_OUT)
 
     def lost(self, consumer: "Consumer", reason: str) -> None:
         """A consumer has vanished: what it had taken counts as an attempt, and what it had not goes to others."""
@@ -115,7 +126,9 @@ class Settler:
             return
         owned.lane.give_back(consumer.untaken())
         # What is promised, and not out yet, goes to others as well.
-        claims = [claim for claim in owned.lane.held_by(consumer.name) if claim.begun is not None]
+        held = list(owned.lane.held_by(consumer.name))
+        owned.lane.give_back([claim for claim in held if claim.begun is None])
+        claims = [claim for claim in held if claim.begun is not None]
         owned.lane.lose(consumer.name, self._clock.now(), reason)
         self._write_down(claims, reason, ConnectionError(reason))
         if claims:
@@ -137,6 +150,8 @@ class Settler:
     def _count(self, consumer: "Consumer", how: How, latencies: Sequence[float]) -> None:
         consumer.numbers.settled(how, latencies)
         self.numbers.settled(how, latencies)
+        if how != "timeout":
+            consumer.has_settled(len(latencies))
         consumer.look()
 
     def _write_down(

@@ -70,6 +70,8 @@ class Hello(Frame, frozen=True, tag="hello"):
     """With `resume`: what the client still has; null is everything."""
     avoid: Annotated[list[str], Meta(max_length=MOST_ADDRESSES)] = []
     """Addresses of servers that could not be reached."""
+    begins: bool = False
+    """Whether it says with `begun` what its user has begun with; otherwise that is all that it is sent."""
 
 
 class Configure(Frame, frozen=True, tag="configure"):
@@ -107,6 +109,13 @@ class Settle(Frame, frozen=True, tag="settle"):
     skip: Annotated[list[Given], Meta(max_length=MOST)] = []
 
 
+class Begun(Frame, frozen=True, tag="begun"):
+    """What the client's user has begun with, of what was sent to it."""
+
+    up_to: Id
+    """Everything up to this one."""
+
+
 class Extend(Frame, frozen=True, tag="extend"):
     """Deliveries that take longer."""
 
@@ -126,7 +135,7 @@ class Leave(Frame, frozen=True, tag="leave"):
     """A clean end."""
 
 
-Incoming: TypeAlias = Hello | Configure | Settle | Extend | Drain | Ping | Leave
+Incoming: TypeAlias = Hello | Configure | Settle | Begun | Extend | Drain | Ping | Leave
 
 
 class _Referring(msgspec.Struct):

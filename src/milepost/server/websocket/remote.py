@@ -38,9 +38,13 @@ class Remote:
         self.key = secrets.token_urlsafe(18)
         """With which a client comes back to it."""
         self.consumer: Consumer = mp.desks.consumer(group, name, routes, called=called, lost=self._lose)
+        self.begins = False
+        """Whether its client says what its user has begun with."""
         self.open: dict[Id, Delivery] = {}
         self._ids: dict[AnyClaim, Id] = {}
         self._last = 0
+        self._begun = 0
+        """The last that its user has begun with, where that is told."""
         self._lost: list[Because] = []
         """What its client has to be told."""
         self._gone: dict[Id, str] = {}
@@ -79,7 +83,12 @@ class Remote:
 
     def take(self, limit: int) -> list[OneDelivery]:
         """What is there to be sent, at most so many."""
-        return [self._number(delivery) for delivery in self.consumer.at_hand(limit)]
+        return [self._number(delivery) for delivery in self.consumer.at_hand(limit, begin=not self.begins)]
+
+    def begin(self, up_to: Id) -> None:
+        """Its user has begun with everything up to this."""
+        first, self._begun = self._begun + 1, max(self._begun, min(up_to, self._last))
+        self.consumer.begin([self.open[each] for each in range(first, self._begun + 1) if each in self.open])
 
     def _number(self, delivery: Delivery) -> OneDelivery:
         self._last += 1
@@ -141,6 +150,7 @@ class Remote:
         """Gives what is open more time; the answer tells of each."""
         refused: list[Because] = []
         known = self._known(frame.deliveries, refused)
+        self.consumer.begin(list(known.values()))
         late = set(self.consumer.extend(list(known.values()), frame.seconds))
         refused += [
             Because(number, self.consumer.why_refused(each)) for number, each in known.items() if each in late
