@@ -126,9 +126,7 @@ class Settler:
             return
         owned.lane.give_back(consumer.untaken())
         # What is promised, and not out yet, goes to others as well.
-        held = list(owned.lane.held_by(consumer.name))
-        owned.lane.give_back([claim for claim in held if claim.begun is None])
-        claims = [claim for claim in held if claim.begun is not None]
+        claims = [claim for claim in owned.lane.held_by(consumer.name) if claim.begun is not None]
         owned.lane.lose(consumer.name, self._clock.now(), reason)
         self._write_down(claims, reason, ConnectionError(reason))
         if claims:

@@ -62,6 +62,8 @@ class Remote:
             case Fate.LEAVES:
                 self.consumer.leave()
             case Fate.LOST:
+                # What ended it may be what its user began with last, and there was no time to say so.
+                self.begin(self._last)
                 self.consumer.lose(VANISHED)
             case Fate.KEPT:
                 self.consumer.suspend()
