@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from benchmarks import handlers, team
@@ -99,25 +99,40 @@ def _case(bench: Bench, log: Log, raw: RawLoop, case: Case) -> list[Result]:
     ]
 
 
+@dataclass(frozen=True)
+class Drained:
+    """What a drain came to, from the first lane until nothing is left."""
+
+    rate: float
+    """Deliveries a second."""
+    processor: float
+    """What this process used of a processor, in microseconds a delivery."""
+
+
 def rate(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> float:
-    """Deliveries a second, from the first lane until nothing is left; one for each message if not told."""
+    """Deliveries a second; one for each message if not told."""
+    return drained(bench, log, declare, deliveries).rate
+
+
+def drained(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> Drained:
+    """Drains a log with a program that is new; one delivery for each message if not told."""
     gc.collect()
     return asyncio.run(_drained(program(log, declare), deliveries or bench.sizes.drain_messages))
 
 
-async def _drained(mp: Milepost, deliveries: int) -> float:
+async def _drained(mp: Milepost, deliveries: int) -> Drained:
     async with mp, mp._program().running(grace=5) as worker:
         runners = worker.runners.values()
         while not (runners and all(runner.lanes for runner in runners)):  # noqa: ASYNC110 - to the step of the loop
             await asyncio.sleep(0)
         # Those that were first may have begun while the others had no lane yet.
-        before, start = sum(runner.handled for runner in runners), perf_counter()
+        before, start, used = sum(runner.handled for runner in runners), perf_counter(), process_time()
         await worker.idle()
-        seconds = perf_counter() - start
+        seconds, used = perf_counter() - start, process_time() - used
         handled = sum(runner.handled for runner in runners)
     if handled != deliveries:
         raise RuntimeError(f"{handled:,} messages were handled instead of {deliveries:,}")
-    return (handled - before) / seconds
+    return Drained((handled - before) / seconds, 1e6 * used / (handled - before))
 
 
 def _failing(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:

@@ -13,22 +13,23 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON, Sampler
 
 from benchmarks import handlers
 from benchmarks.bench import Bench
-from benchmarks.contest import Turn, contest
-from benchmarks.draining import drain_log, rate
+from benchmarks.contest import Scores, Turn, contest
+from benchmarks.draining import drain_log, drained
 from benchmarks.handlers import BATCH, Declare
 from benchmarks.logs import Log
 from benchmarks.results import Result
 from milepost import Milepost
 from milepost.contrib import opentelemetry, prometheus
-from milepost.events import Handled
+from milepost.events import Handled, HandledSeveral
 
-ROUNDS = 4
-"""How many times the rounds of a drain: what is looked for is a few per cent."""
+ROUNDS = 8
+"""How many times the rounds of a drain, where what is looked for is a few per cent."""
 GOAL = 0.95
 """What the drain has to reach of its rate with nobody looking."""
 
 NOBODY = "nobody"
 LISTENER = "a listener"
+COUNTER = "a listener that counts"
 PROMETHEUS = "prometheus"
 UNSAMPLED = "opentelemetry, not sampled"
 SAMPLED = "opentelemetry, sampled"
@@ -38,32 +39,50 @@ Look = Callable[[Milepost], None]
 
 def measure(bench: Bench) -> list[Result]:
     """With one message a call, where each is seen by itself, and with batches."""
+    one, batches = "one message a call", f"batches of {BATCH}"
+    many, few = ROUNDS * bench.sizes.drain_rounds, bench.sizes.drain_rounds
     with drain_log(bench, bench.url, "observe") as log, _tracing(ALWAYS_OFF) as off, _tracing(ALWAYS_ON) as on:
-        looks: dict[str, Look] = {
-            NOBODY: lambda mp: None,
-            LISTENER: _listen,
-            PROMETHEUS: _collect,
-            UNSAMPLED: off,
-            SAMPLED: on,
-        }
+        case = partial(_case, bench, log)
+        hooks: dict[str, Look] = {LISTENER: _listen, COUNTER: _count, PROMETHEUS: _collect}
+        # Many times slower: beside them a few rounds are enough, and the turns of the others stay close together.
+        tracing: dict[str, Look] = {UNSAMPLED: off, SAMPLED: on}
         return [
-            *_case(bench, log, looks, "observe: one message a call", handlers.one_a_call),
-            *_case(bench, log, looks, f"observe: batches of {BATCH}", handlers.batches),
+            *case(hooks, one, handlers.one_a_call, rounds=many, goal=GOAL),
+            *case(tracing, f"{one}, traced", handlers.one_a_call, rounds=few),
+            *case(hooks, batches, handlers.batches, rounds=many, goal=GOAL),
+            *case(tracing, f"{batches}, traced", handlers.batches, rounds=few),
         ]
 
 
-def _case(bench: Bench, log: Log, looks: Mapping[str, Look], work: str, declare: Declare) -> list[Result]:
+def _case(
+    bench: Bench,
+    log: Log,
+    looks: Mapping[str, Look],
+    case: str,
+    declare: Declare,
+    *,
+    rounds: int,
+    goal: float | None = None,
+) -> list[Result]:
+    """The rates, and what a message takes of a processor: that depends less on what else the machine does."""
+    work, processor_work = f"observe: {case}", f"observe: {case}, processor time"
+    processor = Scores(unit="µs/message", fewer_is_better=True)
+
+    def turn(name: str, look: Look) -> float:
+        found = drained(bench, log, _seen(declare, look))
+        processor.add(name, found.processor)
+        return found.rate
+
     turns: dict[str, Turn] = {
-        name: partial(rate, bench, log, _seen(declare, look)) for name, look in looks.items()
+        name: partial(turn, name, look) for name, look in ((NOBODY, _nobody), *looks.items())
     }
-    scores = contest(bench, work, turns, ROUNDS * bench.sizes.drain_rounds)
+    rates = contest(bench, work, turns, rounds)
     versions = {name: version(name) for name in ("opentelemetry-sdk", "prometheus-client")}
     return [
-        scores.result(work, LISTENER, of=NOBODY, at_least=GOAL),
-        scores.result(work, PROMETHEUS, of=NOBODY, versions=versions),
-        scores.result(work, UNSAMPLED, of=NOBODY, versions=versions),
-        scores.result(work, SAMPLED, of=NOBODY, versions=versions),
-        scores.result(work, NOBODY),
+        *(rates.result(work, name, of=NOBODY, at_least=goal, versions=versions) for name in looks),
+        rates.result(work, NOBODY),
+        *(processor.result(processor_work, name, of=NOBODY, versions=versions) for name in looks),
+        processor.result(processor_work, NOBODY),
     ]
 
 
@@ -75,9 +94,18 @@ def _seen(declare: Declare, look: Look) -> Declare:
     return declared
 
 
+def _nobody(mp: Milepost) -> None: ...
+
+
 def _listen(mp: Milepost) -> None:
     @mp.on_event
     def listen(event: Handled) -> None:
+        pass
+
+
+def _count(mp: Milepost) -> None:
+    @mp.on_event
+    def count(event: HandledSeveral) -> None:
         pass
 
 

@@ -5,20 +5,35 @@ its handler returned, or with a `Transaction` when that committed, or when whoev
 handlers and consumers is written a little later than it is told of, so after a crash some of it may happen again.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from milepost.log.message import Message
 
 
-class Event(msgspec.Struct, frozen=True):
-    """Something that happened; listening to this class means listening to all of them."""
+class Attempt(Protocol):
+    """A message, with whoever had it."""
+
+    @property
+    def message(self) -> Message[Any]: ...
+
+    @property
+    def attempt(self) -> int: ...
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a listener can be told."""
 
     subscription: str
     """The name of the subscription."""
     group: str
+
+
+class Event(Told, frozen=True):
+    """Something that happened; listening to this class means listening to all of them."""
 
 
 class Created(Event, frozen=True):
@@ -104,6 +119,13 @@ class Handled(MessageEvent, frozen=True, gc=False):
     """How long its handler took, or its consumer had it; in a call or a transaction for several, all of it."""
     together: int = 1
     """How many messages these seconds were for, this one among them."""
+
+
+class HandledSeveral(Told, frozen=True):
+    """Messages are done: `Handled` for who only counts, without an event for each. Told to who names it."""
+
+    seconds: Sequence[float]
+    """How long each of them took; what a call or a transaction for several took is shared evenly."""
 
 
 class AttemptFailed(MessageEvent, frozen=True):

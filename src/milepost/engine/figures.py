@@ -2,14 +2,14 @@
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
 from milepost.engine.events import (
     AttemptFailed,
-    Handled,
+    HandledSeveral,
     LaneLost,
     LaneReleased,
     LaneTaken,
@@ -44,13 +44,15 @@ class Figures(msgspec.Struct, tag=True):
     times: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     """How many attempts took up to each of `BOUNDS`, and more than the last. A batch's time is shared evenly."""
 
-    def took(self, seconds: float, together: int) -> None:
-        """An attempt took its share of these seconds."""
-        if together > 1:
-            seconds /= together
-        self.seconds += seconds
-        # Called for every message: most take less than the first bound.
-        self.times[0 if seconds <= BOUNDS[0] else bisect_left(BOUNDS, seconds)] += 1
+    def took(self, seconds: Sequence[float]) -> None:
+        """Attempts took so long, one or more."""
+        self.seconds += sum(seconds)
+        # Where there are many they are short.
+        if max(seconds) <= BOUNDS[0]:
+            self.times[0] += len(seconds)
+            return
+        for each in seconds:
+            self.times[bisect_left(BOUNDS, each)] += 1
 
     def add(self, other: "Figures") -> None:
         """Counts what another process counted as well."""
@@ -92,17 +94,17 @@ class Counting:
         """What was counted of each subscription by now. To be asked from any thread."""
         return list(self._counted.items())
 
-    def _handled(self, event: Handled) -> None:
+    def _handled(self, event: HandledSeveral) -> None:
         figures = self._counted[event.group, event.subscription]
-        figures.handled += 1
-        figures.took(event.seconds, event.together)
+        figures.handled += len(event.seconds)
+        figures.took(event.seconds)
 
     def _settled(self, event: AttemptFailed | RetryScheduled | Parked | Skipped) -> None:
         figures = self._counted[event.group, event.subscription]
         match event:
             case AttemptFailed():
                 figures.failed += 1
-                figures.took(event.seconds, event.together)
+                figures.took([event.seconds / event.together])
             case RetryScheduled():
                 figures.retried += 1
             case Parked():

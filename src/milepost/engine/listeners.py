@@ -3,14 +3,14 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from milepost.complaints import Complaints
 from milepost.engine.described import EMPTY, Described, Function
-from milepost.engine.events import Event, MessageEvent
+from milepost.engine.events import Attempt, Event, Handled, HandledSeveral, MessageEvent, Told
 from milepost.log.database import end
 
 logger = logging.getLogger("milepost.events")
@@ -21,6 +21,8 @@ MOST_WAITING = 10_000
 """How many events may wait for an async listener; further ones it does not get."""
 MOST_BYTES = 8 * 2**20
 """How many bytes of messages may wait with them."""
+BYTES_A_TIME = 32
+"""What one of the times of `HandledSeveral` takes."""
 SLOW = 0.1
 """Seconds after which a plain listener is complained of: nothing else runs on the loop meanwhile."""
 FAREWELL = 5.0
@@ -75,7 +77,7 @@ class Audience:
     def __init__(self, listeners: list[Listener]) -> None:
         self._listeners = listeners
         self._ears = [(listener.classes, listener.ear()) for listener in listeners]
-        self._by_class: dict[type[Event], list[_Ear]] = {}
+        self._by_class: dict[type[Told], list[_Ear]] = {}
 
     def admit(self) -> None:
         """Those who came to the program since then listen as well."""
@@ -84,16 +86,24 @@ class Audience:
             self._ears += [(listener.classes, listener.ear()) for listener in late]
             self._by_class.clear()
 
-    def wants(self, kind: type[Event]) -> bool:
+    def wants(self, kind: type[Told]) -> bool:
         """Whether anybody listens to such events."""
         return bool(self._those_for(kind))
 
-    def tell(self, *events: Event) -> None:
+    def tell(self, *events: Told) -> None:
         """Tells everybody who listens to events of this kind. Nothing that a listener raises comes back."""
         for ear in self._those_for(type(events[0])):
             ear.hear(events)
 
-    def _those_for(self, kind: type[Event]) -> "list[_Ear]":
+    def tell_each(self, subscription: str, group: str, each: Iterable[tuple[Attempt, float]]) -> None:
+        """Tells `Handled` of messages, with how long each took."""
+        ears = self._those_for(Handled)
+        if len(ears) == 1:
+            ears[0].hear_each(subscription, group, each)
+        else:
+            self.tell(*[Handled(subscription, group, one.message, one.attempt, took) for one, took in each])
+
+    def _those_for(self, kind: type[Told]) -> "list[_Ear]":
         found = self._by_class.get(kind)
         if found is None:
             found = self._by_class[kind] = [ear for classes, ear in self._ears if issubclass(kind, classes)]
@@ -114,15 +124,32 @@ class _Ear:
         self._function = listener.function
         self._complain = Complaints(logger, f"listener {listener.described}").make
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def hear(self, events: Sequence[Told]) -> None:
         began, function = monotonic(), self._function
         for event in events:
             try:
                 function(event)
             except Exception:
-                self._complain(f"failed at {type(event).__name__}", with_traceback=True)
-        if monotonic() - began > SLOW:
-            self._complain(f"took {monotonic() - began:.1f} s, in which nothing else ran: make it async")
+                self._failed_at(type(event))
+        self._has_heard(began)
+
+    def hear_each(self, subscription: str, group: str, each: Iterable[tuple[Attempt, float]]) -> None:
+        """The same for `Handled`. Each is made when it is told, and gone before the next: that takes the least."""
+        began, function = monotonic(), self._function
+        for one, took in each:
+            try:
+                function(Handled(subscription, group, one.message, one.attempt, took))
+            except Exception:
+                self._failed_at(Handled)
+        self._has_heard(began)
+
+    def _failed_at(self, kind: type[Told]) -> None:
+        self._complain(f"failed at {kind.__name__}", with_traceback=True)
+
+    def _has_heard(self, began: float) -> None:
+        seconds = monotonic() - began
+        if seconds > SLOW:
+            self._complain(f"took {seconds:.1f} s, in which nothing else ran: make it async")
 
     async def close(self) -> None:
         """One tells it no more; a plain listener has nothing left to do."""
@@ -134,15 +161,19 @@ class _AsyncEar(_Ear):
 
     def __init__(self, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(listener, loop)
-        self._waiting: deque[Event] = deque()
+        self._waiting: deque[Told] = deque()
         self._bytes = 0
         self._task: asyncio.Task[None] | None = None
 
-    def hear(self, events: Sequence[Event]) -> None:
+    def hear(self, events: Sequence[Told]) -> None:
         for event in events:
             self._keep(event)
 
-    def _keep(self, event: Event) -> None:
+    def hear_each(self, subscription: str, group: str, each: Iterable[tuple[Attempt, float]]) -> None:
+        for one, took in each:
+            self._keep(Handled(subscription, group, one.message, one.attempt, took))
+
+    def _keep(self, event: Told) -> None:
         self._bytes += _size(event)
         if self._waiting and (len(self._waiting) >= MOST_WAITING or self._bytes > MOST_BYTES):
             self._bytes -= _size(event)
@@ -159,7 +190,7 @@ class _AsyncEar(_Ear):
             try:
                 await self._function(event)
             except Exception:
-                self._complain(f"failed at {type(event).__name__}", with_traceback=True)
+                self._failed_at(type(event))
 
     async def close(self) -> None:
         await super().close()
@@ -172,11 +203,13 @@ class _AsyncEar(_Ear):
             await end(self._task)
 
 
-def _size(event: Event) -> int:
+def _size(event: Told) -> int:
+    if isinstance(event, HandledSeveral):
+        return BYTES_A_TIME * len(event.seconds)
     return event.message.size if isinstance(event, MessageEvent) else 0
 
 
-def _classes(described: Described) -> tuple[type[Event], ...]:
+def _classes(described: Described) -> tuple[type[Told], ...]:
     """The events that a function's parameter names."""
     parameters = described.parameters()
     if not parameters or parameters[0].keyword_only or any(other.required for other in parameters[1:]):
@@ -186,6 +219,6 @@ def _classes(described: Described) -> tuple[type[Event], ...]:
         return (Event,)
     named = get_args(first.hint) if get_origin(first.hint) in (Union, UnionType) else (first.hint,)
     for one in named:
-        if not (isinstance(one, type) and issubclass(one, Event)):
+        if not (isinstance(one, type) and issubclass(one, Told)):
             raise described.wrong(first, f"an event of milepost.events is wanted, or several of them, not {one!r}")
     return named

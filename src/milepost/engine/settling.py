@@ -85,7 +85,7 @@ class Settling:
             return
         lanes, self._handled = self._handled, []
         if self.telling is not None:
-            self.telling.tell_handled()
+            self.telling.tell_noted()
         for owned in lanes:
             deliveries, owned.done = owned.done, []
             is_first = owned.lane.settled == 0

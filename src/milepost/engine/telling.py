@@ -3,15 +3,17 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from milepost.dispatch import State
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.events import (
+    Attempt,
     AttemptFailed,
     Created,
     DefinitionChanged,
     Handled,
+    HandledSeveral,
     LaneLost,
     LaneReleased,
     LaneTaken,
@@ -32,15 +34,7 @@ from milepost.log.message import Message
 from milepost.progress.protocol import Held, Opened
 from milepost.progress.storable import LATEST
 
-
-class Attempt(Protocol):
-    """A message, with whoever had it."""
-
-    @property
-    def message(self) -> Message[Any]: ...
-
-    @property
-    def attempt(self) -> int: ...
+T = TypeVar("T")
 
 
 class Fate(Protocol):
@@ -64,12 +58,13 @@ class Telling:
 
     def __init__(self, audience: Audience, subscription: str, group: str) -> None:
         self._tell = audience.tell
+        self._tell_each = audience.tell_each
         self._wants = audience.wants
         self._of = (subscription, group)
         self._stalled_at: float | None = None
         self._taken_at: dict[int, float] = {}
-        self.handled: list[tuple[AnyDelivery, float]] | None = [] if audience.wants(Handled) else None
-        """Messages that were handled, each with the seconds it took; None: nobody wants to know of them."""
+        self.noted = _lists(audience)
+        """Of messages that were handled and not told of yet: how long each took, and they. None: not wanted."""
 
     # The subscription
 
@@ -123,27 +118,41 @@ class Telling:
 
     # Messages
 
-    def tell_handled(self) -> None:
-        """Tells of what was handled since the last time: together, because there may be much of it."""
-        if self.handled:
-            name, group = self._of
-            events = [Handled(name, group, one.message, one.attempt, took) for one, took in self.handled]
-            self.handled.clear()
-            self._tell(*events)
+    def note(self, delivery: AnyDelivery, seconds: float) -> None:
+        """A message was handled, and took so long."""
+        times, deliveries = self.noted
+        if times is not None:
+            times.append(seconds)
+        if deliveries is not None:
+            deliveries.append(delivery)
+
+    def tell_noted(self) -> None:
+        """Tells of what was noted since the last time: together, because there may be much of it."""
+        times, deliveries = self.noted
+        if times:
+            each = [] if deliveries is None else _taken(deliveries)
+            self.handled_each(each, _taken(times))
 
     def handled_together(self, deliveries: Sequence[Attempt], seconds: float) -> None:
         """A call of a handler, or a transaction, was for all of these."""
-        if self.handled is not None and deliveries:
-            name, group = self._of
-            shared = (seconds, len(deliveries))
-            self._tell(*[Handled(name, group, one.message, one.attempt, *shared) for one in deliveries])
+        if not deliveries:
+            return
+        name, group = self._of
+        together = len(deliveries)
+        if self._wants(Handled):
+            self._tell(*[Handled(name, group, one.message, one.attempt, seconds, together) for one in deliveries])
+        if self._wants(HandledSeveral):
+            self._tell(HandledSeveral(name, group, [seconds / together] * together))
 
     def handled_each(self, deliveries: Sequence[Attempt], seconds: Sequence[float]) -> None:
         """Each of these is done, and took so long."""
-        if deliveries and self._wants(Handled):
-            name, group = self._of
-            each = zip(deliveries, seconds, strict=True)
-            self._tell(*[Handled(name, group, one.message, one.attempt, took) for one, took in each])
+        if not seconds:
+            return
+        name, group = self._of
+        if self._wants(Handled):
+            self._tell_each(name, group, zip(deliveries, seconds, strict=True))
+        if self._wants(HandledSeveral):
+            self._tell(HandledSeveral(name, group, seconds))
 
     def settled(self, delivery: AnyDelivery, error: BaseException | None, seconds: float, together: int) -> None:
         """A message was settled after its handler raised: by this, or in a batch by None if it is done."""
@@ -151,6 +160,7 @@ class Telling:
         match error:
             case None:
                 self._tell(Handled(*self._of, message, attempt, seconds, together))
+                self._tell(HandledSeveral(*self._of, [seconds / together]))
                 return
             case Skip():
                 self.skipped(delivery, error.reason)
@@ -192,3 +202,16 @@ class Telling:
         elif fate.due is not None:
             due = datetime.fromtimestamp(min(LATEST, fate.due), UTC)
             self._tell(RetryScheduled(*self._of, message, attempt, due, fate.reason))
+
+
+def _taken(noted: list[T]) -> list[T]:
+    """What is in a list, which is empty then: slots know it, and go on with it."""
+    taken = noted.copy()
+    noted.clear()
+    return taken
+
+
+def _lists(audience: Audience) -> tuple[list[float] | None, list[AnyDelivery] | None]:
+    """Where to note messages that were handled: their times if anybody counts them, they themselves for events."""
+    wants_each = audience.wants(Handled)
+    return [] if wants_each or audience.wants(HandledSeveral) else None, [] if wants_each else None

@@ -44,21 +44,30 @@ class Turn:
         """Works off what is claimed."""
         runner, calls, timeout = self._runner, self._calls, self._runner.timeout
         settling = self._settling
-        handled = settling.telling.handled if settling.telling is not None else None
+        times, handled = (None, None) if settling.telling is None else settling.telling.noted
         claimed = runner.claimed
-        begun = monotonic()
+        # The clock is read once a message: when one has ended the next begins.
+        begun = now = monotonic()
         over = begun + SLICE
         try:
-            while (claimed or runner.claim()) and not runner.suspects and (now := monotonic()) < over:
+            while now < over and not runner.suspects:
+                if not claimed:
+                    if not runner.claim():
+                        break
+                    now = monotonic()
+                    continue
                 owned, delivery = claimed.popleft()
                 if runner.may_lack_keys and runner.refuse_without_key(owned, delivery):
+                    now = monotonic()
                     continue
                 handler = calls.handler_of(delivery.message.type)
                 if handler is None:
                     settling.failed(owned, [delivery], Unhandled(delivery.message.type))
+                    now = monotonic()
                     continue
                 if not handler.is_async:
                     await self._in_thread(handler, owned, delivery, slot)
+                    now = monotonic()
                     continue
                 owned.running += 1
                 delivery.begun = now
@@ -67,21 +76,25 @@ class Turn:
                     await handler.call(*calls.arguments(handler, delivery))
                 except asyncio.CancelledError:
                     if slot.expired():
-                        settling.failed(owned, [delivery], TimedOut(timeout), monotonic() - now)
+                        now = self._failed(owned, delivery, TimedOut(timeout), now)
                     elif slot.is_ending():
                         owned.lane.give_back([delivery])
                         owned.ended()
                         raise
                     else:
-                        settling.failed(owned, [delivery], HandlerCancelled(), monotonic() - now)
+                        now = self._failed(owned, delivery, HandlerCancelled(), now)
                 except Exception as error:
-                    settling.failed(owned, [delivery], error, monotonic() - now)
+                    now = self._failed(owned, delivery, error, now)
                 else:
+                    ended = monotonic()
                     if not owned.done:
                         settling.settles_soon(owned)
                     owned.done.append(delivery)
-                    if handled is not None:
-                        handled.append((delivery, monotonic() - now))
+                    if times is not None:
+                        times.append(ended - now)
+                        if handled is not None:
+                            handled.append(delivery)
+                    now = ended
                 finally:
                     slot.end()
                     owned.running -= 1
@@ -89,6 +102,11 @@ class Turn:
             # A slot calls one after the other: what its turn takes is what they take together.
             settling.handling_seconds += monotonic() - begun
             runner.turn_ended()
+
+    def _failed(self, owned: Owned, delivery: AnyDelivery, error: BaseException, begun: float) -> float:
+        """A call has raised; the time when that is settled."""
+        self._settling.failed(owned, [delivery], error, monotonic() - begun)
+        return monotonic()
 
     # In a thread
 
@@ -137,15 +155,15 @@ class Turn:
         items.append(Item(owned, delivery, handler.call, arguments, copy_context()))
 
     def _settle(self, chunk: Chunk, late: Item | None) -> None:
-        handled = self._settling.telling.handled if self._settling.telling is not None else None
+        telling = self._settling.telling
         for item in chunk.ended():
             item.owned.running -= 1
             if item is late:
                 self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout), item.seconds)
             elif item.error is None:
                 self._settling.done(item.owned, item.delivery)
-                if handled is not None:
-                    handled.append((item.delivery, item.seconds))
+                if telling is not None:
+                    telling.note(item.delivery, item.seconds)
             else:
                 self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
 

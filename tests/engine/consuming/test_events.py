@@ -380,7 +380,7 @@ async def test_where_nobody_listens_nothing_is_made(mp: Milepost) -> None:
 
     async with mp.consumer("shipping") as consumer:
         assert consumer.desk.telling is not None
-        assert consumer.desk.telling.handled is None
+        assert consumer.desk.telling.noted == (None, None)
         await ack(await take(consumer, 1))
 
 
