@@ -42,7 +42,8 @@ async def invoice(message: Message[Any]) -> None:
     with open("handled", "a") as file:
         file.write(f"{os.getpid()}\\n")
     if message.type == "blocks":
-        time.sleep(message.data)
+        while not os.path.exists("go"):
+            time.sleep(0.01)
 """
 
 Answer = tuple[int, dict[str, Any]]
@@ -79,12 +80,12 @@ class Probe:
         return {(sample.name, sample.labels.get("subscription", "")): sample.value for sample in samples}
 
     async def until_metric(self, name: str, subscription: str, wanted: float) -> dict[tuple[str, str], float]:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             while (found := await asyncio.to_thread(self.metrics)).get((name, subscription)) != wanted:
                 await asyncio.sleep(0.05)
             return found
 
-    async def until(self, path: str, status: int, seconds: float = 20) -> list[str]:
+    async def until(self, path: str, status: int, seconds: float = 40) -> list[str]:
         """Waits for a status; returns its reasons."""
         async with asyncio.timeout(seconds):
             while True:
@@ -124,10 +125,11 @@ async def test_a_program_becomes_ready(mp: Milepost, start: Start, folder: Path)
 async def test_it_answers_while_a_handler_blocks_the_loop(mp: Milepost, start: Start, folder: Path) -> None:
     async with running(start, folder) as (program, probe):
         await probe.until("/readyz", 200)
-        await mp.append("order-1", NewMessage("blocks", 7))
+        await mp.append("order-1", NewMessage("blocks"))
         [reason] = await probe.until("/healthz", 503)
         assert reason.startswith(f"process {program.process.pid} has said nothing for")
         assert probe.ask("/readyz")[0] == 503
+        (folder / "go").touch()
         await probe.until("/healthz", 200)
         await probe.until("/readyz", 200)
 
@@ -204,7 +206,7 @@ async def test_metrics_of_all_processes_are_added_up(mp: Milepost, start: Start,
     async with running(start, folder, "--processes", "2", "--grace", "5") as (_, probe):
         await probe.until("/readyz", 200, 30)
         await append()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(40):
             # The lanes are shared once both are there.
             while len(children()) < 2:
                 await append()

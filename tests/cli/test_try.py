@@ -62,7 +62,7 @@ async def balance(event: Placed, tx: Transaction, context: Context) -> None:
         case "puts off":
             raise RetryLater(60, count=False, reason="closed")
         case "waits":
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         case "expects":
             await tx.append("order-1", NewMessage("due"), expected=7)
         case "defers":

@@ -7,8 +7,9 @@ from uuid import uuid4
 import pytest
 
 from contract.both import Both, order, orders
-from milepost import InvalidMessage, MilepostError, NewMessage, Retry, UnknownSubscription
+from milepost import InvalidMessage, Milepost, MilepostError, NewMessage, Retry, UnknownSubscription
 from milepost.dispatch import State
+from support import qualified
 
 
 async def test_pulling_and_each_way_to_settle(both: Both) -> None:
@@ -69,14 +70,16 @@ async def test_extending(both: Both) -> None:
     assert (await both.settle(ack=tasks)).moved == tuple(tasks)
 
 
-async def test_waiting(both: Both) -> None:
+async def test_waiting(both: Both, mp: Milepost) -> None:
     await both.create_subscription("emails", tracking="all")
-    assert await both.pull("emails", wait=0.1) == ()
-    waiting = asyncio.create_task(both.pull("emails", wait=30))
-    await asyncio.sleep(0.1)
-    await both.append("order-1", order(1))
-    async with asyncio.timeout(20):
+    waiting = asyncio.create_task(both.pull("emails", wait=600))
+    async with asyncio.timeout(40):
+        # Whoever is about to wait says so first.
+        while not await mp.log.database.execute(qualified("select until from {}.sleeps", mp), {}):
+            await asyncio.sleep(0.01)
+        await both.append("order-1", order(1))
         assert len(await waiting) == 1
+    assert await both.pull("emails", wait=0.1) == ()
 
 
 async def test_many_at_once(both: Both) -> None:

@@ -74,6 +74,21 @@ def test_the_window_is_bounded_in_bytes_and_one_message_may_overshoot_them() -> 
     assert owner.lane.room() == 0
 
 
+@pytest.mark.parametrize(
+    ("window", "window_bytes", "is_starved"),
+    [(11, 10_000, False), (12, 10_000, True), (100, 1100, False), (100, 1120, True)],
+)
+def test_a_lane_starves_when_a_tenth_is_free_in_messages_and_bytes(
+    window: int, window_bytes: int, is_starved: bool
+) -> None:
+    """No page is read for less, though nothing can be handed out: here all is of one key."""
+    owner = Owner(window=window, window_bytes=window_bytes)
+    owner.fill(*(Example(position, size=100) for position in range(1, 11)), up_to=10)
+    assert not owner.lane.is_starved
+    assert owner.next() == [1]
+    assert owner.lane.is_starved is is_starved
+
+
 def test_a_message_larger_than_the_window_is_taken_alone() -> None:
     owner = Owner(window_bytes=10)
     assert owner.fill(Example(1, size=1_000_000), up_to=1)

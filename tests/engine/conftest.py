@@ -8,6 +8,9 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from engine.notes import Notes
+from milepost import Milepost
+
 
 @pytest.fixture
 def second_url(database_url: str) -> Iterator[str]:
@@ -17,3 +20,9 @@ def second_url(database_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
         yield make_conninfo(database_url, dbname=name)
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+
+
+@pytest.fixture
+def notes(mp: Milepost) -> Notes:
+    """What listeners of the test's `Milepost` are told."""
+    return Notes(mp)

@@ -3,7 +3,11 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from milepost import Message, Milepost, NewMessage
+from milepost.engine import sharing
+from milepost.log.reader import PAGE_MESSAGES
 from milepost.names import bucket_of
 
 BACKLOG = 600
@@ -95,3 +99,27 @@ async def test_a_key_that_takes_its_time_holds_up_no_other_while_there_is_room(m
         go_on.set()
         while len(handled) < 47:
             await asyncio.sleep(0.001)
+
+
+async def test_nor_when_what_waits_behind_it_comes_in_one_page(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is settled then, and nothing new comes: it goes on because nothing is left to hand out."""
+    # Each look at how lanes are shared makes it read too.
+    monkeypatch.setattr(sharing, "BALANCE", 300.0)
+    handled: list[str] = []
+    go_on = asyncio.Event()
+
+    @mp.subscription("keys", category="order", lanes=1, window=PAGE_MESSAGES + 500, timeout=300, lease=900)
+    async def handle(message: Message[Any]) -> None:
+        if message.stream == "order-slow":
+            await go_on.wait()
+        handled.append(message.stream)
+
+    await mp.append("order-slow", [M] * PAGE_MESSAGES)
+    await mp.append("order-1", M)
+    async with mp.running(grace=0), asyncio.timeout(40):
+        while not handled:
+            await asyncio.sleep(0.001)
+        assert handled == ["order-1"]
+        go_on.set()

@@ -34,11 +34,6 @@ from milepost.events import (
 from support import MakeMilepost, qualified
 
 
-@pytest.fixture
-def notes(mp: Milepost) -> Notes:
-    return Notes(mp)
-
-
 async def fill(mp: Milepost, count: int, streams: int = 5) -> None:
     for number in range(count):
         await mp.append(f"order-{number % streams}", NewMessage("placed", number))

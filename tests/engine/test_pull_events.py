@@ -29,11 +29,6 @@ from milepost.log.reader import Reader
 from support import MakeMilepost
 
 
-@pytest.fixture
-def notes(mp: Milepost) -> Notes:
-    return Notes(mp)
-
-
 async def test_what_is_done_and_how_long_it_took(mp: Milepost, notes: Notes) -> None:
     jobs = await Jobs.create(mp)
     await jobs.append(2)

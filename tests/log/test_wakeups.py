@@ -14,6 +14,7 @@ import pytest
 from psycopg import sql
 
 from milepost import Milepost, MilepostError, NewMessage
+from milepost.log import feed
 from milepost.log.database import driver
 from support import Connection, Follower, MakeMilepost, following, qualified
 
@@ -112,6 +113,58 @@ async def test_a_reader_that_always_finds_more_keeps_its_mark(
                 await asyncio.sleep(0)
         covered = "select count(*) from {0}.sleeps where until > {0}.clock() + interval '5 s'"
         assert (await mp.log.database.execute(qualified(covered, mp), {}))[0][0] == 1
+
+
+async def test_what_is_there_beyond_a_gap_does_not_wait_for_more(
+    mp: Milepost, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody tells of it when the gap turns out to be empty."""
+    monkeypatch.setattr(feed, "SAMPLE_AFTER", 3600.0)
+    mp.log.feed.poll = None
+    async with (
+        await Connection.connect(database_url) as one,
+        await Connection.connect(database_url) as other,
+        following(mp) as follower,
+    ):
+        await mp.log.wakeups.probed()
+        await asleep(mp)
+
+        async def never(seconds: float | None) -> bool:
+            return await asyncio.Event().wait()
+
+        mp.log.wakeups.heard = never  # type: ignore[method-assign]
+        await mp.append("a-1", M, connection=one)
+        await mp.append("b-1", M, connection=other)
+        await mp.append("a-1", M, connection=one)
+        await one.commit()
+        await follower.until(1)
+        await other.rollback()
+        assert await follower.until(2) == [1, 3]
+
+
+@pytest.mark.parametrize(("count", "is_marked"), [(feed.FEW, True), (feed.FEW + 1, False)])
+async def test_a_reader_that_finds_much_whenever_it_looks_makes_nobody_tell_of_it(
+    mp: Milepost, make_mp: MakeMilepost, count: int, is_marked: bool
+) -> None:
+    """It looks anyway. Where it finds only a few, it would rather be told."""
+    wakeups, horizon = mp.log.wakeups, mp.log.horizon
+    sample = horizon.sample
+    marked: list[bool] = []
+    """Before each time that it looked, and found messages."""
+    async with make_mp() as appender:
+
+        async def append_first() -> None:
+            if wakeups.listening and len(marked) < 20:
+                marked.append(await marks(mp) != [])
+                await appender.append("a-1", [M] * count)
+            await sample()
+
+        horizon.sample = append_first  # type: ignore[method-assign]
+        async with following(mp) as follower:
+            await follower.until(20 * count)
+            assert any(marked) is is_marked
+            await asleep(mp)
+            assert await marks(mp) != []
 
 
 async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Milepost, database_url: str) -> None:

@@ -129,6 +129,7 @@ BOUNDED = settings(
 )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 async def test_what_the_description_allows_and_what_it_does_not(
     mp: Milepost, start_server: StartServer, mode: GenerationMode

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 from milepost.dispatch import Delivery, Lane
@@ -36,8 +37,8 @@ class Owned:
         self.exchanging = False
         self.is_unwritten = False
         """Whether it has to stay as it is stored."""
-        self.written_at = 0.0
-        """When it was last written, by the loop's clock."""
+        self.written_at = -inf
+        """When it was last written, by the loop's clock, which may have begun a moment ago."""
         self.written = 0
         """How often it was."""
         self._rest = asyncio.Event()

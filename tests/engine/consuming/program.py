@@ -35,6 +35,16 @@ async def come_late(consumer: Consumer) -> None:
     await consumer.configure(where=None)
 
 
+async def tell_head(mp: Milepost) -> None:
+    """Says how far the process knows the log, whenever that is new."""
+    known = 0
+    while True:
+        if mp.log.horizon.position > known:
+            known = mp.log.horizon.position
+            say("knows", known)
+        await asyncio.sleep(0.01)
+
+
 async def main(url: str, schema: str, name: str, how: str, where: str | None = None) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
@@ -43,10 +53,12 @@ async def main(url: str, schema: str, name: str, how: str, where: str | None = N
         if how == "die late":
             await come_late(consumer)
         consuming = asyncio.create_task(consume(consumer, how))
+        telling = asyncio.create_task(tell_head(mp))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([consuming, stopping], return_when=asyncio.FIRST_COMPLETED)
-        consuming.cancel()
-        await asyncio.wait([consuming])
+        for task in (consuming, telling):
+            task.cancel()
+        await asyncio.wait([consuming, telling])
     say("over")
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from engine.consuming.taking import ack, orders, take, until
 from engine.notes import Notes
 from milepost import Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip
 from milepost.engine import listeners
+from milepost.engine.consuming import consumer as consumers
 from milepost.engine.figures import Counting
 from milepost.events import (
     AttemptFailed,
@@ -33,11 +35,6 @@ from milepost.events import (
     Stopped,
 )
 from support import MakeMilepost, qualified
-
-
-@pytest.fixture
-def notes(mp: Milepost) -> Notes:
-    return Notes(mp)
 
 
 async def test_the_life_of_a_healthy_subscription(mp: Milepost, notes: Notes) -> None:
@@ -64,14 +61,16 @@ async def test_the_life_of_a_healthy_subscription(mp: Milepost, notes: Notes) ->
     assert started.worker == stopped.worker
 
 
-async def test_the_time_begins_when_a_consumer_looks_at_it(mp: Milepost, notes: Notes) -> None:
+async def test_the_time_begins_when_a_consumer_looks_at_it(
+    mp: Milepost, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await mp.create_subscription("shipping")
     await orders(mp, 1)
     async with mp.consumer("shipping") as consumer:
         await until(lambda: consumer.in_flight == 1)
-        await asyncio.sleep(1)
+        monkeypatch.setattr(consumers, "monotonic", lambda: monotonic() + 3600)
         await ack(await take(consumer, 1))
-    assert [event.seconds < 1 for event in notes.of(Handled)] == [True]
+    assert [event.seconds < 3600 for event in notes.of(Handled)] == [True]
 
 
 async def test_blocks_that_raise(mp: Milepost, notes: Notes) -> None:

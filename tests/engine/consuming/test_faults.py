@@ -202,7 +202,7 @@ async def test_memory_does_not_grow_with_the_backlog(mp: Milepost, start: Start)
     few = await _resident(process.pid)
     for _ in range(20):
         await mp.append_many({f"order-{number}": [NewMessage("placed", text)] * 50 for number in range(100)})
-    await asyncio.sleep(1)
+    await process.until(f"knows {await mp.head()}")
     assert await _resident(process.pid) < few + 30 * 2**20
     assert len(process.got) == 1000
 

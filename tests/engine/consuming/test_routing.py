@@ -221,6 +221,15 @@ class TestCapacity:
             assert await ack(await take(idle, 1)) == [41]
             await ack(held)
 
+    async def test_one_gets_what_it_has_capacity_for_however_little_is_read_ahead(self, mp: Milepost) -> None:
+        """What it has is no part of the window. Nothing is settled meanwhile, and nothing new comes."""
+        await mp.manage("shipping").update(window=10)
+        async with mp.consumer("shipping", capacity=40) as consumer:
+            await mp.append("order-1", [NewMessage("placed")] * 40)
+            held = await take(consumer, 40)
+            assert [delivery.position for delivery in held] == list(range(1, 41))
+            await ack(held)
+
     async def test_no_page_is_read_for_each_message_that_a_full_one_settles(
         self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -144,6 +144,22 @@ async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) 
         assert [task.position for task in (*before, *after)] == appended
 
 
+@pytest.mark.parametrize("mode", ["fast", "immediate"])
+async def test_also_when_only_the_log_was_restarted(
+    server: Server, mode: str, database_url: str, schema: str
+) -> None:
+    async with Milepost(server.url(), progress=database_url, schema=schema) as mp:
+        await mp.create_subscription("jobs", category="order", tracking="all")
+        await mp.append("order-1", [NewMessage("new")] * 50)
+        pulled = [*await mp.pull("jobs", limit=5)]
+        await asyncio.to_thread(server.stop, mode)
+        await asyncio.to_thread(server.start)
+        await until_back(mp)
+        while len(pulled) < 50:
+            pulled += await pull(mp)
+        assert [task.position for task in pulled] == list(range(1, 51))
+
+
 @pytest.mark.timeout(60)
 async def test_a_claim_that_a_crash_undoes_is_made_again(server: Server) -> None:
     """A pull does not wait for the disk. Nothing is lost with it; what was pulled cannot be settled any more."""

@@ -65,10 +65,6 @@ class Scanning:
         elif reply.outcome == "converted":
             self._crowd = max(self._crowd // 2, 1)
 
-    def forget(self) -> None:
-        """How the subscription stands is not known any more."""
-        self._known = None
-
     async def likely(self, want: int) -> Found | None:
         """What can be offered without asking first how the subscription stands, if that is known well enough."""
         known = self._known
@@ -164,6 +160,7 @@ class Scanning:
         log, following = self._place.log, self._place.services.following
         rows = await log.database.execute(log.statements.get("current_life"), {})
         if not rows or rows[0][0] != life:
+            self._is_outdated = True
             raise Unavailable("PostgreSQL restarted while the log was being read: pull again")
         if following is not None:
             await following.cover(reached)

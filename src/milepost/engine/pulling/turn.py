@@ -94,10 +94,6 @@ class Turn:
         try:
             likely = await self._scanning.likely(self.claims.room)
             return None if likely is None else await self._pull(likely)
-        except Unavailable:
-            # Those who wait behind it find that out for themselves, and all at once.
-            self._scanning.forget()
-            raise
         finally:
             offering.release()
 
