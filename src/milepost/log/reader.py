@@ -171,7 +171,7 @@ class Reader:
         rows = await executor.execute(self.log_statement(query), query.parameters() | bounds)
         if self._names is None:
             return self._messages(rows)
-        return self._named(rows, await self._names.of(executor, {row[1] for row in rows}))
+        return self._named(rows, await self._names.of(executor, {row[1] for row in rows}, life))
 
     def log_statement(self, query: Query) -> LiteralString:
         """The statement that reads a page of this query across streams."""
