@@ -27,6 +27,22 @@ def test_migrating_and_its_state(run: Run, schema: str) -> None:
     assert run("schema", "migrate", "--json").json == {"schema": schema, "number": NEWEST, "added": []}
 
 
+@pytest.mark.parametrize(("oldest", "status"), [(NEWEST, 0), (NEWEST + 1, 1)])
+def test_a_schema_that_asks_for_a_newer_program(
+    run: Run, database_url: str, schema: str, oldest: int, status: int
+) -> None:
+    run("schema", "migrate").done()
+    statement = sql.SQL("insert into {}.migrations values (%s, 'future', %s, '9.9')").format(
+        sql.Identifier(schema)
+    )
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(statement, [NEWEST + 1, oldest])
+    shown, told = run("schema", "status"), run("schema", "status", "--json")
+    assert (shown.status, told.status, shown.err, told.err) == (status, status, "", "")
+    assert ("This program is too old" in shown.out) == bool(status)
+    assert told.json["up_to_date"] == (not status)
+
+
 def test_many_migrate_at_once(environment: None) -> None:
     programs = [subprocess.Popen([*COMMAND, "schema", "migrate"], stderr=subprocess.PIPE) for _ in range(5)]
     for program in programs:

@@ -1,6 +1,7 @@
 """Pulling and settling: what is claimed, by whom, for how long, and how it ends."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 from uuid import uuid4
 
@@ -19,6 +20,7 @@ from milepost import (
     by_property,
 )
 from milepost.engine.pulling import puller, scanning, turn
+from milepost.log.reader import Page, Reader
 from support import MakeMilepost
 
 
@@ -906,6 +908,57 @@ async def test_messages_that_are_not_wanted_are_passed(mp: Milepost) -> None:
     await jobs.append(50, "other-1")
     assert await jobs.pull() == ()
     assert (await jobs.managed.info()).lag.positions == 0
+
+
+class TestManySubscriptions:
+    """What was read ahead of one is not thrown away because others are pulled."""
+
+    @pytest.fixture
+    async def several(self, mp: Milepost) -> list[Jobs]:
+        several = [await Jobs.create(mp, f"emails-{number}") for number in range(20)]
+        await mp.append("job-1", [NewMessage("sent", "x" * 100) for _ in range(60)])
+        return several
+
+    async def test_what_was_read_ahead_is_of_use(
+        self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: Counter[int] = Counter()
+        log_page = Reader.log_page
+
+        async def noted(reader: Reader, *arguments: Any, **bounds: Any) -> Page:
+            page = await log_page(reader, *arguments, **bounds)
+            read.update(message.position for message in page)
+            return page
+
+        monkeypatch.setattr(Reader, "log_page", noted)
+        for number in range(1, 61):
+            for jobs in several:
+                assert positions(await jobs.pull(limit=1)) == [number]
+        assert read.total() < 2 * 60 * len(several)
+
+    async def test_it_is_bounded_for_all_together(
+        self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(puller, "READ_AHEAD", 20_000)
+        remembered: list[int] = []
+        for number in range(1, 61):
+            for jobs in several:
+                assert positions(await jobs.pull(limit=1)) == [number]
+                *others, last = mp._puller._scannings.values()
+                # Room is made before the last one reads.
+                assert sum(each.size for each in others) <= 20_000
+                remembered.append(len(others))
+                if last._ahead is not None:
+                    await asyncio.wait([last._ahead])
+        assert min(remembered[len(several) :]) < len(several) - 1
+
+    async def test_those_pulled_longest_ago_are_forgotten(
+        self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(puller, "REMEMBERED", 2)
+        for jobs in (several[0], several[1], several[0], several[2]):
+            await jobs.pull(limit=1)
+        assert [name for _, name in mp._puller._scannings] == [several[0].name, several[2].name]
 
 
 async def test_reading_ahead_holds_no_more_than_it_should(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:

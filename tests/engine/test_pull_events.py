@@ -1,7 +1,7 @@
 """What listeners are told of what is pulled."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ import pytest
 
 from engine.notes import Notes
 from engine.pulling import Clock, Jobs
-from milepost import Milepost, Retry
+from milepost import Milepost, NewMessage, Retry
 from milepost.engine.figures import Counting
 from milepost.events import (
     AttemptFailed,
@@ -25,7 +25,7 @@ from milepost.events import (
     Skipped,
     Stalled,
 )
-from milepost.log.reader import Reader
+from milepost.log.reader import Page, Reader
 from support import MakeMilepost
 
 
@@ -93,6 +93,28 @@ async def test_claims_that_expired(mp: Milepost, notes: Notes) -> None:
     assert [type(event.error) for event in notes.of(AttemptFailed)] == [TimeoutError] * 2
     assert all(6 <= event.seconds < 12 for event in notes.of(AttemptFailed))
     assert "its claim expired" in notes.of(Parked)[0].reason
+
+
+async def test_claims_of_large_messages_that_expired_are_read_in_parts(
+    mp: Milepost, notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    pages_at = Reader.pages_at
+
+    async def noted(reader: Reader, *arguments: Any) -> AsyncIterator[Page]:
+        async for page in pages_at(reader, *arguments):
+            read.append(len(page))
+            yield page
+
+    jobs = await Jobs.create(mp, timeout=5)
+    await mp.append("job-1", [NewMessage("sent", "x" * 1000) for _ in range(10)])
+    await jobs.pull()
+    await Clock(mp).advance(6)
+    monkeypatch.setattr(Reader, "pages_at", noted)
+    monkeypatch.setattr("milepost.log.reader.PAGE_BYTES", 2500)
+    await jobs.pull()
+    assert read == [3, 3, 3, 1]
+    assert [event.position for event in notes.of(AttemptFailed)] == list(range(1, 11))
 
 
 async def test_it_is_told_by_whoever_finds_it(make_mp: MakeMilepost, mp: Milepost) -> None:
@@ -211,14 +233,15 @@ async def test_an_older_answer_does_not_take_back_what_was_told(
     await jobs.append(1)
     await jobs.pull()
     await Clock(mp).advance(6)
-    reached, go_on, messages_at = asyncio.Event(), asyncio.Event(), Reader.messages_at
+    reached, go_on, pages_at = asyncio.Event(), asyncio.Event(), Reader.pages_at
 
-    async def held_up(reader: Reader, *arguments: Any) -> Sequence[Any]:
+    async def held_up(reader: Reader, *arguments: Any) -> AsyncIterator[Page]:
         reached.set()
         await go_on.wait()
-        return await messages_at(reader, *arguments)
+        async for page in pages_at(reader, *arguments):
+            yield page
 
-    monkeypatch.setattr(Reader, "messages_at", held_up)
+    monkeypatch.setattr(Reader, "pages_at", held_up)
     late = asyncio.create_task(jobs.pull())
     await reached.wait()
     await mp.manage("emails").pause()

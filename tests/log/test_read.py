@@ -168,6 +168,16 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
         assert found == sorted(found, reverse="backwards" in query)
 
 
+async def test_positions_in_pages_that_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "PAGE_BYTES", 2500)
+    await mp.append("order-1", [NewMessage("t", "x" * 1000) for _ in range(7)])
+    wanted = [9, 7, 6, 4, 3, 2, 8]
+    pages = mp.log.feed.history.reader.pages_at(mp.log.database, wanted)
+    assert [[message.position for message in page] async for page in pages] == [[2, 3, 4], [6, 7]]
+    none = mp.log.feed.history.reader.pages_at(mp.log.database, [8, 9])
+    assert [page async for page in none] == [[]]
+
+
 @pytest.mark.parametrize("together", [True, False])
 async def test_a_size_is_that_of_what_is_read(mp: Milepost, together: bool) -> None:
     """A number that is short as it is sent may be long as it is stored: pages are bounded by the latter."""

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import absent
 from milepost import Milepost, NewMessage, Unavailable
+from milepost.log.reader import Query
 from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
 from support import Connection, Follower, following, positions
 
@@ -104,6 +105,35 @@ async def test_positions_that_go_backwards_after_a_crash(server: Server) -> None
     async with Milepost(server.url()) as mp, following(mp) as follower:
         expected = await crash_that_takes_positions_back(mp, server, follower)
         assert await follower.until(len(expected)) == expected
+
+
+class Lagging(Follower):
+    """Reads the backlog too: names of streams are remembered there."""
+
+    def __init__(self, mp: Milepost) -> None:
+        super().__init__(mp)
+        self._mp = mp
+
+    async def until(self, count: int) -> list[int]:
+        seen = await super().until(count)
+        await self.streams()
+        return seen
+
+    async def streams(self) -> list[str]:
+        """The stream of each message that lies behind the head."""
+        await self._mp.log.horizon.look()
+        history = self._mp.log.feed.history.after(Query(), 0)
+        return [message.stream async for segment in history for message in segment.messages]
+
+
+async def test_numbers_of_streams_that_go_backwards_after_a_crash(server: Server) -> None:
+    """A backlog was read with streams that the crash lost; their numbers are drawn again, for other streams."""
+    async with Milepost(server.url()) as mp:
+        follower = Lagging(mp)
+        expected = await crash_that_takes_positions_back(mp, server, follower)
+        await follower.until(len(expected))
+        assert await follower.streams() == [message.stream async for message in mp.read()]
+        await follower.stop()
 
 
 async def test_a_crash_behind_a_pooler_is_noticed(server: Server, pooler: PgBouncer) -> None:

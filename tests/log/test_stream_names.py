@@ -4,16 +4,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, LiteralString
+from uuid import UUID
 
 import pytest
 
-from milepost import Milepost, NewMessage
+from milepost import Milepost, NewMessage, Unavailable
 from milepost.log import reader
 from milepost.log import stream_names as module
 from milepost.log.connections import Row
 from milepost.log.reader import Query
 from milepost.log.selection import Selection
 from milepost.log.stream_names import StreamNames
+from support import qualified
 
 M = NewMessage("t")
 
@@ -43,14 +45,38 @@ async def streams(mp: Milepost, count: int) -> dict[int, str]:
     return dict(rows)
 
 
+async def current_life(mp: Milepost) -> UUID | None:
+    await mp.log.horizon.sample()
+    return mp.log.horizon.life
+
+
 async def test_a_name_is_looked_up_once(mp: Milepost) -> None:
     known = await streams(mp, 5)
     names, executor = StreamNames(mp.log.statements), Counting(mp)
     first, *others = known
-    assert (await names.of(executor, {first}))[first] == known[first]
-    assert dict(await names.of(executor, set(known))) == known
-    assert dict(await names.of(executor, set(others))) == known
+    life = await current_life(mp)
+    assert (await names.of(executor, {first}, life))[first] == known[first]
+    assert dict(await names.of(executor, set(known), life)) == known
+    assert dict(await names.of(executor, set(others), life)) == known
     assert executor.count == 2
+
+
+async def test_names_of_an_earlier_life_of_the_server(mp: Milepost) -> None:
+    """A crash took a stream back, and its number is another's: what was read before has no name any more."""
+    known = await streams(mp, 2)
+    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    before = await current_life(mp)
+    await names.of(executor, set(known), before)
+    taken_back, kept = known
+    await mp.log.database.execute(qualified("delete from {}.server_life", mp), {})
+    rename = qualified("update {}.streams set name = 'cart-1' where stream_id = %(number)s", mp)
+    await mp.log.database.execute(rename, {"number": taken_back})
+    after = await current_life(mp)
+    expected = {taken_back: "cart-1", kept: known[kept]}
+    assert dict(await names.of(executor, set(known), after)) == expected
+    with pytest.raises(Unavailable, match="restarted"):
+        await names.of(executor, {taken_back}, before)
+    assert dict(await names.of(executor, set(known), after)) == expected
 
 
 async def test_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,8 +86,10 @@ async def test_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch)
     names, executor = StreamNames(mp.log.statements), Counting(mp)
     wanted = [set(list(known)[start : start + 3]) for start in (0, 3, 6, 9, 1, 4)]
 
+    life = await current_life(mp)
+
     async def look(numbers: set[int]) -> bool:
-        found = await names.of(executor, numbers)
+        found = await names.of(executor, numbers, life)
         return all(found[number] == known[number] for number in numbers)
 
     assert all(await asyncio.gather(*(look(numbers) for numbers in wanted * 3)))
@@ -72,7 +100,7 @@ async def test_one_page_of_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.
     known = await streams(mp, 6)
     monkeypatch.setattr(module, "KEPT", 4)
     names = StreamNames(mp.log.statements)
-    assert dict(await names.of(Counting(mp), set(known))) == known
+    assert dict(await names.of(Counting(mp), set(known), await current_life(mp))) == known
 
 
 @pytest.mark.parametrize("category", [None, "order", ["order", "cart", "none"]])

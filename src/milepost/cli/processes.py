@@ -20,14 +20,13 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Processes:
-    """So many processes, kept running until a signal comes.
+    """A process for each of these commands, kept running until a signal comes.
 
     With `reports`, each is told by one more option, `--report-to`, where it is to say how it is.
     """
 
-    def __init__(self, command: Sequence[str], size: int, reports: Reports | None = None) -> None:
-        self._command = command
-        self._size = size
+    def __init__(self, commands: Sequence[Sequence[str]], reports: Reports | None = None) -> None:
+        self._commands = commands
         self._reports = reports
         self._running: set[Process] = set()
         self._stop: signal.Signals | None = None
@@ -40,7 +39,7 @@ class Processes:
         """
         with self._signals():
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._keep()) for _ in range(self._size)]
+                tasks = [group.create_task(self._keep(command)) for command in self._commands]
         return all(task.result() for task in tasks)
 
     @contextmanager
@@ -65,13 +64,13 @@ class Processes:
         for process in self._running:
             _send(process, send)
 
-    async def _keep(self) -> bool:
+    async def _keep(self, command: Sequence[str]) -> bool:
         """Runs one process, and after it the next; whether the last one ended well."""
         loop = asyncio.get_running_loop()
         pause = FIRST_PAUSE
         while True:
             begun = loop.time()
-            status = await self._run_one()
+            status = await self._run_one(command)
             if self._stop is not None:
                 # The signal may have come before the process was ready for it.
                 return status in (0, -self._stop, 128 + self._stop)
@@ -82,11 +81,11 @@ class Processes:
                 return True
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _run_one(self) -> int:
+    async def _run_one(self, command: Sequence[str]) -> int:
         if self._reports is None:
-            return await self._run_to_its_end(await _start(self._command))
+            return await self._run_to_its_end(await _start(command))
         ear = Ear()
-        process = await _start([*self._command, "--report-to", str(ear.other)], inherits=(ear.other,))
+        process = await _start([*command, "--report-to", str(ear.other)], inherits=(ear.other,))
         ear.begun()
         self._reports.begun(process.pid)
         following = asyncio.create_task(ear.follow(partial(self._reports.heard, process.pid)))

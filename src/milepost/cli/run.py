@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
@@ -49,7 +49,7 @@ def run(
             show_default=False,
         ),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Do not list the subscriptions at the start.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Do not list the subscriptions.")] = False,
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Hands messages to the handlers of a program, until Ctrl-C or SIGTERM.
@@ -70,14 +70,12 @@ def run(
         if health is not None:
             reports = Reports(processes, mp.settings["group"].value)
             server = stack.enter_context(HealthServer(Address.of(health), reports))
-            lines.append(f"health: http://{server.address}/healthz, /readyz and /metrics")
-        if not quiet:
-            typer.echo("\n".join(lines))
-            sys.stdout.flush()
+            if not quiet:
+                _print([f"health: http://{server.address}/healthz, /readyz and /metrics"])
         if processes == 1:
-            work = _work(mp, grace, _teller(reports, report_to))
+            work = _work(mp, grace, _teller(reports, report_to), [] if quiet else lines)
         else:
-            work = _share(program, processes, grace, reports)
+            work = _share(program, processes, grace, reports, quiet=quiet)
         if not _ends_well(work):
             raise typer.Exit(FATAL)
 
@@ -137,15 +135,25 @@ def _teller(reports: Reports | None, report_to: int | None) -> Tell | None:
     return partial(reports.heard, os.getpid())
 
 
-async def _work(mp: Milepost, grace: float, tell: Tell | None) -> bool:
-    async with Pulse(mp, tell).beating() if tell else nullcontext():
+async def _work(mp: Milepost, grace: float, tell: Tell | None, lines: Sequence[str]) -> bool:
+    async with Pulse(mp, tell).beating() if tell else nullcontext(), mp:
+        _print(lines)
         await mp.run(grace=grace)
     return True
 
 
-async def _share(program: str, processes: int, grace: float, reports: Reports | None) -> bool:
-    command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace), "--quiet"]
-    return await Processes(command, processes, reports).run()
+async def _share(program: str, processes: int, grace: float, reports: Reports | None, *, quiet: bool) -> bool:
+    command = [sys.executable, "-m", "milepost.cli", "run", program, "--grace", str(grace)]
+    silent = [*command, "--quiet"]
+    first = silent if quiet else command
+    return await Processes([first, *[silent] * (processes - 1)], reports).run()
+
+
+def _print(lines: Sequence[str]) -> None:
+    """What whoever started it sees at once."""
+    for line in lines:
+        typer.echo(line)
+    sys.stdout.flush()
 
 
 def _ends_well(work: Coroutine[None, None, bool]) -> bool:

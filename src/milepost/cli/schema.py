@@ -12,6 +12,9 @@ from milepost.cli.output import console, show, table, write_json
 from milepost.cli.progress import ProgressBar
 from milepost.log import schema as log_schema
 
+TOO_OLD = 1
+"""The status where this program must not run on the schema."""
+
 app = typer.Typer(rich_markup_mode="markdown")
 
 
@@ -45,11 +48,19 @@ def status(as_json: Json = False, url: Url = None, schema: Schema = None) -> Non
     """Shows which migrations the database has and which are missing.
 
     **Example:** `milepost schema status --json`
+
+    The status is 1 if this program is too old for the schema.
     """
     name, found = asyncio.run(_status(url, schema))
     if as_json:
         write_json(_as_json(name, found))
-        return
+    else:
+        _show(found)
+    if found.is_newer:
+        raise typer.Exit(TOO_OLD)
+
+
+def _show(found: log_schema.Status) -> None:
     rows = table("number", "migration", "applied", "by milepost")
     for entry in found.applied:
         applied = f"{entry['applied'].astimezone():%Y-%m-%d %H:%M:%S}"
@@ -59,7 +70,7 @@ def status(as_json: Json = False, url: Url = None, schema: Schema = None) -> Non
             str(migration.number), migration.name, "missing: run `milepost schema migrate`", "", style="yellow"
         )
     show(rows)
-    if found.oldest > log_schema.NEWEST:
+    if found.is_newer:
         console().print("This program is too old for it: install a newer milepost.", style="red")
 
 
@@ -99,7 +110,7 @@ def _as_json(name: str, found: log_schema.Status) -> dict[str, Any]:
         "number": found.number,
         "newest": log_schema.NEWEST,
         "oldest": found.oldest,
-        "up_to_date": not found.pending and found.oldest <= log_schema.NEWEST,
+        "up_to_date": not found.pending and not found.is_newer,
         "applied": found.applied,
         "pending": [{"number": migration.number, "name": migration.name} for migration in found.pending],
     }

@@ -52,6 +52,10 @@ class Journal:
         """What somebody has to look at."""
         self._log(logging.ERROR, text, *values, **fields)
 
+    def status(self, status: str) -> None:
+        """A person has paused it, or lets it go on: whoever reads the log should see both."""
+        self.warning("it is %s", status)
+
     def settled(
         self,
         message: Message[Any],

@@ -47,7 +47,7 @@ class Served:
         self._build()
         self._say(opened)
         if opened.status == "paused":
-            subscription.journal.warning("it is paused")
+            subscription.journal.status("paused")
 
     @property
     def name(self) -> str:
@@ -85,7 +85,7 @@ class Served:
     async def _adapt(self, opened: Opened) -> None:
         before, self.opened = self.opened, opened
         if opened.status != before.status:
-            self.subscription.journal.info("it is %s", opened.status)
+            self.subscription.journal.status(opened.status)
             if self.runner.telling is not None:
                 self.runner.telling.status(opened.status)
         if opened.barrier and opened.barrier != before.barrier and opened.is_in_force:

@@ -1,6 +1,7 @@
 """Reading in pages: bounded in messages and bytes, whatever the size of the log."""
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -171,7 +172,7 @@ class Reader:
         rows = await executor.execute(self.log_statement(query), query.parameters() | bounds)
         if self._names is None:
             return self._messages(rows)
-        return self._named(rows, await self._names.of(executor, {row[1] for row in rows}))
+        return self._named(rows, await self._names.of(executor, {row[1] for row in rows}, life))
 
     def log_statement(self, query: Query) -> LiteralString:
         """The statement that reads a page of this query across streams."""
@@ -231,6 +232,16 @@ class Reader:
         """The messages at these positions, as far as they are there."""
         statement = self._statements.get("messages_at")
         return self._messages(await executor.execute(statement, {"positions": list(positions)}))
+
+    async def pages_at(self, executor: Executor, positions: Sequence[int]) -> AsyncGenerator[Page, None]:
+        """The same in pages, for who does not know how large they are."""
+        statement = self._statements.get("page_at")
+        left = sorted(positions)
+        while left:
+            rows = await executor.execute(statement, {"positions": left, "bytes": PAGE_BYTES})
+            page = self._messages(rows)
+            yield page
+            left = left[bisect_right(left, page[-1].position) :] if is_cut(page, len(left)) else []
 
     async def stream_pages(
         self,

@@ -86,9 +86,14 @@ class Status:
         """What this program would add."""
         return [migration for migration in MIGRATIONS if migration.number > self.number]
 
+    @property
+    def is_newer(self) -> bool:
+        """Whether it asks for a newer program than this one."""
+        return self.oldest > NEWEST
+
     def check(self, schema: str) -> None:
         """Raises `SchemaMismatch` where this program must not run, and says what to do."""
-        if self.oldest > NEWEST:
+        if self.is_newer:
             raise SchemaMismatch(
                 f"schema {schema!r} is at {self.number} and asks for a program that knows at least {self.oldest}; "
                 f"this one knows {NEWEST}: install a newer milepost"

@@ -27,8 +27,10 @@ from milepost.progress.pulling import Outcome, PostgresPulling, Reply, Request
 
 MOST = 10_000
 """How many deliveries one pull gives at most."""
-REMEMBERED = 16
+REMEMBERED = 1000
 """Of so many subscriptions it is remembered how they stood, and what was read ahead."""
+READ_AHEAD = 16 * 2**20
+"""Bytes of messages that are read ahead, of all subscriptions together: who was pulled longest ago goes first."""
 LONGEST_WAIT = 3600
 """Seconds that one pull waits at most."""
 
@@ -95,9 +97,16 @@ class Puller:
         address = request.group, request.name
         scanning = self._scannings.pop(address, None) or Scanning(place, request.name)
         self._scannings[address] = scanning
-        if len(self._scannings) > REMEMBERED:
-            await self._scannings.popitem(last=False)[1].close()
+        await self._make_room()
         return Turn(place, self._pulling, scanning, request)
+
+    async def _make_room(self) -> None:
+        """Forgets others than the last one."""
+        size = sum(scanning.size for scanning in self._scannings.values())
+        while len(self._scannings) > 1 and (len(self._scannings) > REMEMBERED or size > READ_AHEAD):
+            _, oldest = self._scannings.popitem(last=False)
+            size -= oldest.size
+            await oldest.close()
 
     async def _begin(self) -> Place:
         """An open `Milepost`; if progress is elsewhere, the log has to be the one that it follows."""

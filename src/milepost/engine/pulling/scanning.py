@@ -54,6 +54,13 @@ class Scanning:
         self.offering = asyncio.Lock()
         """Whoever has it offers a part of the log."""
 
+    @property
+    def size(self) -> int:
+        """Bytes of messages that are here."""
+        size = 0 if self._stock is None else self._stock.size
+        ahead = None if self._ahead is None else _read_by(self._ahead)
+        return size if ahead is None else size + ahead.size
+
     def learn(self, reply: Reply) -> None:
         """The subscription stands like this."""
         self._known = None if reply.ready else reply
@@ -99,7 +106,7 @@ class Scanning:
         await asyncio.wait([ahead])
         if self._ahead is ahead:
             self._ahead = None
-        stock = None if ahead.cancelled() or ahead.exception() else ahead.result()
+        stock = _read_by(ahead)
         return stock if stock is not None and stock.is_for(reply) else None
 
     async def close(self) -> None:
@@ -182,6 +189,13 @@ class Scanning:
         first, longest = query.spans
         span = self._next_span(query)
         self._span = max(first, span // 2) if cut else min(span * 4, longest)
+
+
+def _read_by(task: asyncio.Task[Stock | None]) -> Stock | None:
+    """What it has read, if it ended well."""
+    if not task.done() or task.cancelled() or task.exception():
+        return None
+    return task.result()
 
 
 def _wanted(query: Query, page: Page, ahead: Ranges) -> Page:

@@ -117,11 +117,12 @@ class PullTelling:
 
     async def _expired(self, telling: Telling, place: Place, expired: Sequence[Expired]) -> None:
         by_position = {each.position: each for each in expired}
-        for message in await self._reader.messages_at(place.log.database, list(by_position)):
-            each = by_position[message.position]
-            tried = _Tried(message, each.fate.attempts)
-            telling.failed(tried, TimeoutError(each.fate.reason), each.seconds)
-            telling.becomes(tried, each.fate)
+        async for page in self._reader.pages_at(place.log.database, list(by_position)):
+            for message in page:
+                each = by_position[message.position]
+                tried = _Tried(message, each.fate.attempts)
+                telling.failed(tried, TimeoutError(each.fate.reason), each.seconds)
+                telling.becomes(tried, each.fate)
 
     @property
     def is_heard(self) -> bool:
