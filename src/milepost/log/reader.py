@@ -181,9 +181,10 @@ class Reader:
         if query.selection.streams is not None:
             return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM, **self._streams)
         if query.selection.categories is not None:
-            # To look at conditions that there are none of is a fifth of the work.
-            parts = self._streams if query.has_conditions else self._streams | {"conditions": ""}
-            return self._statements.get("read_categories", direction=query.direction, **parts)
+            if not query.has_conditions and not query.backwards:
+                sizes = self._statements.get("sizes_of_categories")
+                return self._statements.get("read_whole_categories", sizes=sizes, **self._streams)
+            return self._statements.get("read_categories", direction=query.direction, **self._streams)
         return self._statements.get("read_log", direction=query.direction, access="", **self._streams)
 
     async def log_pages(

@@ -1,0 +1,12 @@
+-- The positions and sizes of the next messages of some categories.
+select m."position", m.size
+from unnest(%(hashes)s::integer[]) as chosen(hash)
+cross join lateral (
+    select m."position", m.size
+    from :"schema".messages m
+    where m.category_hash = chosen.hash and m."position" > %(low)s and m."position" <= %(high)s
+    order by m."position"
+    limit %(limit)s
+) m
+order by m."position"
+limit %(limit)s
