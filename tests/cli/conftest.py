@@ -70,9 +70,7 @@ def start(environment: None) -> Iterator[Start]:
 
     yield start
     for program in started:
-        if program.process.poll() is None:
-            program.process.kill()
-        program.process.communicate()
+        program.kill()
 
 
 @pytest.fixture
