@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -70,18 +70,7 @@ def start(environment: None) -> Iterator[Start]:
 
     yield start
     for program in started:
-        _end(program.process)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with the processes that it started: they have its pipes too. A second signal kills those."""
-    for _ in range(2):
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=10)
-            return
-    process.kill()
-    process.communicate()
+        program.kill()
 
 
 @pytest.fixture

@@ -1,12 +1,16 @@
 """The command as tests see it: what it was told, what it printed, how it ended."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, Protocol
+
+import psutil
 
 COMMAND = [sys.executable, "-c", "import sys; from milepost.cli import main; sys.exit(main())"]
 
@@ -61,7 +65,8 @@ class Program:
     def __init__(self, words: Sequence[str], options: dict[str, Any]) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            [*COMMAND, *words], **{"stdin": pipe, "stdout": pipe, "stderr": pipe, **options}
+            [*COMMAND, *words],
+            **{"stdin": pipe, "stdout": pipe, "stderr": pipe, "start_new_session": True, **options},
         )
 
     @property
@@ -85,6 +90,16 @@ class Program:
             self.process.send_signal(number)
         out, err = self.process.communicate(stdin, timeout=120)
         return Outcome(self.process.returncode, out.decode(), err.decode())
+
+    def kill(self) -> None:
+        """Ends it in whatever state it is, and the processes that it started: they have its pipes."""
+        if self.process.poll() is None:
+            self.process.kill()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, ProcessLookupError):
+                if os.getsid(process.pid) == self.process.pid and "milepost.cli" in process.cmdline():
+                    process.kill()
+        self.process.communicate()
 
     def interrupt(self) -> Outcome:
         """Presses Ctrl-C."""

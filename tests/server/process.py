@@ -57,7 +57,7 @@ class ServerProcess:
 
     def client(self, **options: Any) -> httpx.AsyncClient:
         """A client of it."""
-        return httpx.AsyncClient(base_url=self.address, timeout=20, **options)
+        return httpx.AsyncClient(base_url=self.address, timeout=60, **options)
 
     def connections(self) -> int:
         """How many it has."""

@@ -119,6 +119,8 @@ CHECKS = [
     schemathesis.checks.unsupported_method,
     schemathesis.checks.allow_header_conformance,
 ]
+PATIENCE = 60
+"""Seconds that one request may take."""
 BOUNDED = settings(
     max_examples=25,
     derandomize=True,
@@ -142,7 +144,7 @@ async def test_what_the_description_allows_and_what_it_does_not(
 
 
 def attack(address: str, mode: GenerationMode) -> None:
-    schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
+    schema = schemathesis.openapi.from_url(f"{address}/openapi.json", timeout=PATIENCE)
     attacked = []
     for result in schema.get_all_operations():
         operation: Any = result.ok()  # type: ignore[union-attr]
@@ -160,6 +162,6 @@ def send_all(strategy: Any) -> None:
     @BOUNDED
     @given(case=strategy)
     def send(case: Any) -> None:
-        case.call_and_validate(checks=CHECKS)
+        case.call_and_validate(checks=CHECKS, timeout=PATIENCE)
 
     send()

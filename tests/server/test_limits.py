@@ -42,7 +42,7 @@ def problem_in(answer: bytes) -> str:
 
 class TestBodies:
     async def test_one_hundred_megabytes(self, mp: Milepost, start_server: StartServer) -> None:
-        server = start_server()
+        server = start_server(rest_seconds=60)
         process = psutil.Process(server.process.pid)
         async with server.client() as client:
             await client.get("/v1/head")
@@ -60,7 +60,7 @@ class TestBodies:
                 yield b"x" * 1_000_000
             yield b'"}'
 
-        async with start_server().client() as client:
+        async with start_server(rest_seconds=60).client() as client:
             answer = await client.post("/v1/streams/a-1", content=body(), headers=JSON)
             assert problem(answer, TOO_LARGE)["field"] == "body"
             assert (await client.get("/v1/head")).status_code == 200

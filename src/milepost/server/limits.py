@@ -15,6 +15,8 @@ class Limits:
     `body_bytes`: the largest body. Defaults to what sixteen messages of the largest size need: 16 MiB.
     `bodies_bytes`: all bodies that are arriving, together. Defaults to 256 MiB.
     `body_seconds`: how long a body may take to arrive. Defaults to 60.
+    `rest_seconds`: how long the rest of a body that nobody reads any more may take, so that its sender gets to the
+    answer. Defaults to 5.
     `url_bytes`: the longest address, with its parameters. Defaults to 32 KiB.
     `head_bytes`: the largest head of a request, the address included. Defaults to 64 KiB.
     `head_seconds`: how long a head may take to arrive. Defaults to 10.
@@ -29,6 +31,7 @@ class Limits:
     body_bytes: int = MESSAGES_OF_A_BODY * 2**20 + ENVELOPE
     bodies_bytes: int = 256 * 2**20
     body_seconds: float = 60
+    rest_seconds: float = 5
     url_bytes: int = 32 * 2**10
     head_bytes: int = 64 * 2**10
     head_seconds: float = 10

@@ -10,9 +10,6 @@ from milepost.server.limits import Limits
 from milepost.server.problems import HEAD_TOO_LARGE, INVALID, MEDIA_TYPE, TOO_MANY, TOO_SLOW, Refused, answer_to
 from milepost.server.traffic import Traffic
 
-LEFT_OVER = 5.0
-"""Seconds for the rest of a body that nobody reads any more, so that its sender gets to the answer."""
-
 
 class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends when its other side is too slow or too much. The limits are the application's."""
@@ -62,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > self._limits.head_bytes:
             self._refuse_head()
             return
-        self._arrives_within(self._limits.body_seconds + LEFT_OVER)
+        self._arrives_within(self._limits.body_seconds + self._limits.rest_seconds)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -79,7 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if not self._in_head:
-            self._arrives_within(LEFT_OVER)
+            self._arrives_within(self._limits.rest_seconds)
 
     def _arrives_within(self, seconds: float | None) -> None:
         """What arrives now has to be complete by then; None: nothing is waited for."""

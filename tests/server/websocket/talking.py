@@ -9,7 +9,7 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-PATIENCE = 30.0
+PATIENCE = 40.0
 """Seconds after which a test gives up."""
 
 Frame = dict[str, Any]
@@ -92,7 +92,7 @@ class Talk:
 async def talking(address: str, subscription: str = "default/shipping", **options: Any) -> AsyncIterator[Talk]:
     """A connection to a server, which has said nothing yet."""
     url = f"{address.replace('http', 'ws', 1)}/v1/subscriptions/{subscription}/consume"
-    async with connect(url, proxy=None, compression=None, **options) as connection:
+    async with connect(url, proxy=None, compression=None, open_timeout=PATIENCE, **options) as connection:
         yield Talk(connection)
 
 
