@@ -337,7 +337,7 @@ async def test_an_error_that_a_handler_of_batches_hides_is_its_failure(mp: Milep
     ]
 
 
-@pytest.mark.parametrize("command", ["commit", "rollback"])
+@pytest.mark.parametrize("command", ["commit", "rollback", "commit; begin", "rollback; begin", "commit and chain"])
 @pytest.mark.parametrize("batch", [None, 3])
 async def test_a_handler_that_ends_the_transaction_of_its_progress_fails(
     mp: Milepost, command: str, batch: int | None
@@ -360,9 +360,12 @@ async def test_a_handler_that_ends_the_transaction_of_its_progress_fails(
         async def handle_batch(messages: list[Message[Any]], tx: Transaction) -> None:
             await end(tx)
 
-    await fill(mp, 1)
+    await fill(mp, 2)
     await mp.run_until_idle(errors="park")
-    assert [state for _, state, _ in await states(mp)] == ["parked"]
+    found = await states(mp)
+    assert [state for _, state, _ in found] == ["parked", "parked"]
+    why = "TransactionEnded: the handler ended the transaction that its progress is part of"
+    assert {reason for _, _, reason in found} == {why}
 
 
 async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(

@@ -31,6 +31,8 @@ SECONDS = 0.05
 """How long one goes on that appends: until it ends, nobody sees what others appended after it."""
 
 IMMEDIATE = b"set constraints all immediate"
+TOGETHER = IMMEDIATE + b"; select pg_current_xact_id()::text"
+"""Before a call for several messages: the name of the transaction that has to be the same after it."""
 FIRST = IMMEDIATE + b"; savepoint milepost"
 NEXT = b"release savepoint milepost; savepoint milepost"
 LAST = b"release savepoint milepost"
@@ -39,6 +41,8 @@ UNDO = b"rollback to savepoint milepost"
 
 AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """What says that a transaction lost a race."""
+NO_SAVEPOINT = (psycopg.errors.InvalidSavepointSpecification, psycopg.errors.NoActiveSqlTransaction)
+"""What says that the transaction of a savepoint has ended, and perhaps another one has begun."""
 
 Failures = dict[AnyDelivery, BaseException]
 
@@ -53,6 +57,13 @@ class Refused(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
         self.error = error
+
+
+class TransactionEnded(MilepostError):
+    """A handler ended the transaction that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__("the handler ended the transaction that its progress is part of")
 
 
 class Appends:
@@ -122,8 +133,8 @@ class ExactlyOnce:
             return await self._run(owned, list(deliveries), slot)
         except Refused as refused:
             owned.lane.abandon()
-            if len(deliveries) == 1:
-                return {deliveries[0]: refused.error}
+            if len(deliveries) == 1 or (self._batch and isinstance(refused.error, TransactionEnded)):
+                return dict.fromkeys(deliveries, refused.error)
             return await self._one_by_one(owned, deliveries, slot)
         except Again:
             owned.lane.abandon()
@@ -146,9 +157,11 @@ class ExactlyOnce:
         done: list[AnyDelivery] = []
         failures: Failures = {}
         exchanged: Exchanged | None = None
+        transaction: str | None = None
         async with self._database.connection() as connection, _transaction(connection):
             appends = Appends(self._appender)
             if self._batch:
+                transaction = await _begin_together(connection)
                 done, failures = await self._handle_together(connection, appends, deliveries, slot)
                 if failures and not owned.lost:
                     raise psycopg.Rollback
@@ -159,6 +172,9 @@ class ExactlyOnce:
                 raise Stale("the lane was lost while its messages were handled")
             exchange = owned.lane.exchange(self._clock.now(), commits=done)
             exchanged = await self._exchange(owned, exchange, connection)
+            if transaction and exchanged is not None and exchanged.transaction != transaction:
+                # It began another one, so that the connection looked as it should.
+                raise TransactionEnded
         # It is committed: whatever goes wrong from here on, nothing of it may run again by itself.
         ended_at = time.monotonic()
         self._committed(done, ended_at - begun)
@@ -178,7 +194,6 @@ class ExactlyOnce:
         self, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
     ) -> tuple[list[AnyDelivery], Failures]:
         """One call for all. It needs no savepoint: what it wrote is all that there is to undo."""
-        await _send(connection, IMMEDIATE)
         try:
             await self._calls.several(deliveries, slot, Transaction(connection, appends))
             await _check_open(connection)
@@ -209,7 +224,7 @@ class ExactlyOnce:
             except Exception as error:
                 if connection.broken:
                     raise
-                await _send(connection, UNDO)
+                await _undo(connection)
                 appends.cut(kept)
                 failures |= _blamed([delivery], error)
             else:
@@ -251,9 +266,25 @@ async def _check_open(connection: Connection) -> None:
         case TransactionStatus.INTRANS:
             return
         case TransactionStatus.IDLE:
-            raise MilepostError("the handler ended the transaction that its progress is part of")
+            raise TransactionEnded
         case _:
             await _send(connection, b"select")
+
+
+async def _begin_together(connection: Connection) -> str:
+    """The name of the transaction."""
+    cursor = await connection.execute(TOGETHER, prepare=False)
+    cursor.nextset()
+    [name] = await cursor.fetchone() or [""]
+    return str(name)
+
+
+async def _undo(connection: Connection) -> None:
+    """Back to the savepoint, which goes with the transaction that it is in."""
+    try:
+        await _send(connection, UNDO)
+    except NO_SAVEPOINT as error:
+        raise TransactionEnded from error
 
 
 async def _send(connection: Connection, commands: bytes) -> None:

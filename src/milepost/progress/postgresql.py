@@ -387,7 +387,7 @@ class PostgresProgress:
         with refusals():
             rows = await executor.execute(self._statements.get("exchange"), parameters)
         reply = _replies.decode(rows[0][0])
-        return Exchanged(held if write is None else _next(held), _answer(reply, ask), reply.now)
+        return Exchanged(held if write is None else _next(held), _answer(reply, ask), reply.now, rows[0][1])
 
 
 @contextmanager
@@ -443,14 +443,14 @@ def _answer(reply: _Reply, ask: Ask | None) -> Answer[Bare]:
 def _written(held: Held, told: Sequence[Any] | None, *, recovers: bool) -> Exchanged | None:
     if told is None:
         return None
-    now, streak, stalled, has_rows, waiting, retrying, unrouted, *_ = told
+    now, streak, stalled, has_rows, waiting, retrying, unrouted, transaction, *_ = told
     answer: Answer[Bare] = Answer(
         rows=has_rows,
         counts=Counts(waiting, retrying, unrouted),
         streak=0 if recovers else streak or 0,
         stalled=None if recovers else stalled,
     )
-    return Exchanged(_next(held), answer, now)
+    return Exchanged(_next(held), answer, now, transaction)
 
 
 def _is_plain(write: Write, revision: int) -> bool:

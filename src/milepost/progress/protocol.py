@@ -254,6 +254,8 @@ class Exchanged:
     held: Held
     answer: Answer[Bare]
     now: float
+    transaction: str | None = None
+    """The transaction that it was part of, as PostgreSQL names it."""
 
 
 class RolledBack(Exception):
