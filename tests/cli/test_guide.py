@@ -28,6 +28,7 @@ def shop(database_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
+@pytest.mark.timeout(600)
 def test_the_sessions_of_the_guide(
     run: Run, shell: Shell, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
