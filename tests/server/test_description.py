@@ -10,10 +10,12 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis.errors import Unsatisfiable
+from jsonschema_rs import Draft202012Validator
 from litestar.handlers import HTTPRouteHandler
 from schemathesis import GenerationMode
 
 from milepost import Milepost, NewMessage
+from milepost.dispatch.routes import STRATEGIES
 from milepost.server.examples import EXAMPLES
 from milepost.server.http import (
     deliveries,
@@ -79,6 +81,82 @@ def test_fields_have_the_words_of_their_source(description: dict[str, Any]) -> N
     schemas = description["components"]["schemas"]
     assert schemas["SubscriptionInfo"]["properties"]["stalled"]["description"] == "Why it is stalled, if it is."
     assert schemas["Delivery"]["properties"]["size"]["description"] == "Of its message, in bytes."
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "words"),
+    [
+        ("SubscriptionToCreate", "strategy", {"enum": list(STRATEGIES)}),
+        ("SubscriptionToCreate", "on_park", {"enum": ["block", "continue"]}),
+        ("SubscriptionToCreate", "timeout", {"exclusiveMinimum": 0}),
+        ("SubscriptionToCreate", "lease", {"minimum": 1}),
+        ("RetryPolicy", "factor", {"minimum": 1}),
+        ("Settlements", "timeout", {"exclusiveMinimum": 0}),
+        ("DeliveriesToDecide", "up_to", {"minimum": 0}),
+        ("DeliveriesToDecide", "limit", {"minimum": 0, "maximum": 10_000}),
+        ("DeliveriesToDecide", "state", {"minItems": 1}),
+    ],
+)
+def test_fields_say_what_is_taken(
+    description: dict[str, Any], name: str, field: str, words: dict[str, Any]
+) -> None:
+    found = description["components"]["schemas"][name]["properties"][field]
+    [chosen] = [choice for choice in found.get("anyOf", [found]) if choice.get("type") != "null"]
+    assert words.items() <= chosen.items()
+
+
+@pytest.mark.parametrize(
+    ("operation_id", "name", "words"),
+    [
+        ("list_deliveries", "up_to", {"minimum": 0}),
+        ("read", "before", {"minimum": 0}),
+        ("pull", "timeout", {"exclusiveMinimum": 0}),
+        ("append", "expected", {"minimum": 0}),
+    ],
+)
+def test_parameters_say_what_is_taken(
+    description: dict[str, Any], operation_id: str, name: str, words: dict[str, Any]
+) -> None:
+    [operation] = [each for each in operations(description) if each["operationId"] == operation_id]
+    [parameter] = [each for each in operation["parameters"] if each["name"] == name]
+    assert words.items() <= parameter["schema"].items()
+
+
+@pytest.mark.parametrize(
+    ("place", "is_one"),
+    [
+        ("beginning", True),
+        ("now", True),
+        ("0", True),
+        ("2026-03-01T12:00:00Z", True),
+        ("2026-03-01T12:00:00+01:00", True),
+        ("2026-03-01", False),
+        ("-1", False),
+        ("", False),
+        ("end", False),
+    ],
+)
+async def test_a_place_is_described_as_it_is_taken(
+    mp: Milepost, client: httpx.AsyncClient, description: dict[str, Any], place: str, is_one: bool
+) -> None:
+    await mp.create_subscription("shipping")
+    [operation] = [each for each in operations(description) if each["operationId"] == "plan_move"]
+    [schema] = [each["schema"] for each in operation["parameters"] if each["name"] == "to"]
+    assert Draft202012Validator(schema, validate_formats=True).is_valid(place) is is_one
+    answer = await client.get("/v1/subscriptions/default/shipping/move", params={"to": place})
+    assert answer.status_code == (200 if is_one else 400)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/messages?since=null", "/v1/messages?before=NULL", "/v1/messages?after=null"]
+)
+async def test_null_is_no_parameter(client: httpx.AsyncClient, path: str) -> None:
+    assert (await client.get(path)).status_code == 400
+
+
+async def test_null_is_a_text(client: httpx.AsyncClient) -> None:
+    answer = await client.get("/v1/messages", params={"stream": "null", "types": ["null"], "where": "null"})
+    assert answer.status_code == 200, answer.text
 
 
 def test_every_operation_tells_its_problems(description: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
+from litestar.params import QueryParameter
 
 from milepost.server import docstrings
 from milepost.server import problems as p
@@ -80,6 +81,7 @@ def _complete(described: dict[str, Any], handler: HTTPRouteHandler) -> None:
     described["responses"] = _answers([*kinds, *handler.opt["kinds"]]) | declared
     for parameter in described.get("parameters", ()):
         parameter["schema"] = _without_null(parameter["schema"])
+    _bound(described, handler)
     for schema in _schemas(described):
         _whole(schema)
     _show_example(described)
@@ -92,6 +94,16 @@ def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
         return schema
     rest = {name: value for name, value in schema.items() if name != "oneOf"}
     return {**choices[0], **rest} if len(choices) == 1 else {**rest, "oneOf": choices}
+
+
+def _bound(described: dict[str, Any], handler: HTTPRouteHandler) -> None:
+    """What is checked of parameters: of one that may be left out the framework forgets bounds that are zero."""
+    named = {parameter["name"]: parameter["schema"] for parameter in described.get("parameters", ())}
+    for name, field in handler.parsed_fn_signature.parameters.items():
+        known = field.kwarg_definition
+        if isinstance(known, QueryParameter):
+            bounds = {"minimum": known.ge, "exclusiveMinimum": known.gt, **(known.schema_extra or {})}
+            named[known.name or name] |= {word: bound for word, bound in bounds.items() if bound is not None}
 
 
 def _answers(kinds: Sequence[p.Kind]) -> dict[str, Any]:
@@ -143,10 +155,18 @@ def _complete_schemas(schemas: dict[str, Any], handlers: Iterable[HTTPRouteHandl
         schema["description"] = docstrings.summary(cls)
         if issubclass(cls, msgspec.Struct) and cls.__struct_config__.forbid_unknown_fields:
             schema["additionalProperties"] = False
+            schema["properties"] = _taken(cls)
         for field, words in docstrings.fields(cls).items():
             if field in schema.get("properties", {}):
                 schema["properties"][field] = {**schema["properties"][field], "description": words}
     schemas["Problem"] = _problem()
+
+
+def _taken(cls: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields of what is sent, as they are checked: the framework leaves some of that out."""
+    _, components = msgspec.json.schema_components([cls], ref_template="#/components/schemas/{name}")
+    fields: dict[str, Any] = components[cls.__name__]["properties"]
+    return fields
 
 
 def _problem() -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Looks at every request before its handler does: who makes it, and whether it says only what is understood."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 from litestar.connection import ASGIConnection
 from litestar.exceptions import MethodNotAllowedException
@@ -26,10 +26,12 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         scope["state"]["visitor"] = await entrance.visitor(scope, role)
     scope["path_params"] = names(scope["path_params"])
     known = query_names(handler).values()
-    for name in connection.query_params:
+    for name, value in connection.query_params.multi_items():
         if name not in known:
             hint = suggestion(name, sorted(known)) if known else "; it takes none"
             raise Refused(INVALID, f"There is no parameter {name!r}{hint}", field=name)
+        if value.lower() == "null" and name in _without_text(handler):
+            raise Refused(INVALID, f"{name}: leave it out if it is not meant: null is no value", field=name)
 
 
 def refuse_options(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
@@ -41,6 +43,17 @@ def refuse_options(connection: ASGIConnection[Any, Any, Any, Any]) -> None:
     here = [route for route in routes if route.path_format == scope["path_template"]]
     methods = {method for route in here for method in route.methods}
     raise MethodNotAllowedException(headers={"allow": ", ".join(methods)})
+
+
+@lru_cache(maxsize=256)
+def _without_text(handler: BaseRouteHandler) -> Set[str]:
+    """Those that are no text: the framework takes the word null for none."""
+    fields, named = handler.parsed_fn_signature.parameters, query_names(handler)
+    return {outside for name, outside in named.items() if not _has_text(fields[name].annotation)}
+
+
+def _has_text(annotation: Any) -> bool:
+    return annotation is str or any(map(_has_text, get_args(annotation)))
 
 
 @lru_cache(maxsize=256)

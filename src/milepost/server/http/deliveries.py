@@ -31,11 +31,8 @@ from milepost.server.problems import (
     UNKNOWN_SUBSCRIPTION,
 )
 from milepost.server.stopping import Stopping
-from milepost.server.wire.delivery import Count, DeliveriesToDecide, Delivery, DeliveryPage
+from milepost.server.wire.delivery import MOST_DECIDED, Count, DeliveriesToDecide, Delivery, DeliveryPage
 from milepost.server.wire.values import checked
-
-MOST_DECIDED = 10_000
-"""How many deliveries one request decides about."""
 
 StateNames = Annotated[list[State] | None, QueryParameter(name="state", description="Only those in these states.")]
 Key = Annotated[str | None, QueryParameter(description="Only what is kept in order by this key.")]
@@ -137,7 +134,7 @@ async def skip(
 
 def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
     """What the library is told; what it would refuse is refused here, as a fault of the request."""
-    data.check(MOST_DECIDED)
+    data.check()
     choice: dict[str, Any] = {
         "positions": data.positions,
         "all": data.all,

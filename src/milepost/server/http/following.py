@@ -82,7 +82,10 @@ async def follow(
     where: Where = None,
     after: Annotated[
         int | Literal["now"],
-        QueryParameter(description="Only higher positions, or `now` for what is not there yet. Defaults to 0."),
+        QueryParameter(
+            description="Only higher positions, or `now` for what is not there yet. Defaults to 0.",
+            schema_extra={"minimum": 0, "maximum": LAST},
+        ),
     ] = 0,
     last_event_id: Annotated[
         str | None,

@@ -48,7 +48,8 @@ async def append(
     expected: Annotated[
         int | ExpectedWord,
         QueryParameter(
-            description="The version that the stream must have, `no_stream`, `stream_exists`, or `any`."
+            description="The version that the stream must have, `no_stream`, `stream_exists`, or `any`.",
+            schema_extra={"minimum": 0, "maximum": LAST},
         ),
     ] = "any",
 ) -> Appended:

@@ -31,7 +31,7 @@ from milepost.server.problems import (
 )
 from milepost.server.stopping import Stopping
 from milepost.server.wire.action import Move, Moved, Replay, Replayed
-from milepost.server.wire.place import end_of, place_of
+from milepost.server.wire.place import AN_END, ANYWHERE, end_of, place_of
 from milepost.server.wire.subscription import SubscriptionChanges, Subscriptions, SubscriptionToCreate
 from milepost.server.wire.values import checked
 
@@ -40,7 +40,13 @@ _DRAINS = (UNKNOWN_SUBSCRIPTION, BUSY, NOT_CONFIRMED, NOT_POSSIBLE, GOING_AWAY)
 """What can go wrong where workers have to let a subscription go."""
 
 PlaceText = Annotated[
-    str, QueryParameter(description="`beginning`, `now`, a time in RFC 3339, or a position.", required=True)
+    str,
+    QueryParameter(
+        description="`beginning`, `now`, a time in RFC 3339, or a position.", required=True, schema_extra=ANYWHERE
+    ),
+]
+EndText = Annotated[
+    str | None, QueryParameter(description="The last position, or a time in RFC 3339.", schema_extra=AN_END)
 ]
 
 
@@ -200,7 +206,7 @@ async def plan_replay(
     group: Group,
     name: Name,
     start: PlaceText,
-    end: Annotated[str | None, QueryParameter(description="The last position, or a time in RFC 3339.")] = None,
+    end: EndText = None,
 ) -> Plan:
     """What a replay would do; nothing is done."""
     first, last = place_of("start", start), end_of("end", end)

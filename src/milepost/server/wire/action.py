@@ -2,7 +2,7 @@
 
 import msgspec
 
-from milepost.server.wire.place import Place
+from milepost.server.wire.place import EndPlace, Place
 
 
 class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,7 +24,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     start: Place
     """`beginning`, a time, or a position: messages after it."""
-    end: Place | None = None
+    end: EndPlace | None = None
     """The last position, or a time. Defaults to all that was handled."""
 
 

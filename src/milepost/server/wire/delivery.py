@@ -1,5 +1,7 @@
 """Deliveries as they are sent, and what is decided about them."""
 
+from typing import Annotated
+
 import msgspec
 
 from milepost.dispatch import State
@@ -7,6 +9,10 @@ from milepost.engine.deliveries import DeliveryInfo
 from milepost.errors import InvalidMessage
 from milepost.progress.deliveries import StoredDelivery
 from milepost.server.wire.message import StreamMessage
+from milepost.server.wire.values import At, described
+
+MOST_DECIDED = 10_000
+"""How many deliveries one request decides about."""
 
 _STORED = StoredDelivery.__struct_fields__
 
@@ -43,27 +49,28 @@ class Count(msgspec.Struct, frozen=True):
 class DeliveriesToDecide(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which deliveries are meant: exactly one of `positions`, `all` and `up_to` says it."""
 
-    positions: list[int] | None = None
+    positions: Annotated[list[At], described(maxItems=MOST_DECIDED)] | None = None
     """Those at these positions."""
     all: bool = False
     """All of them."""
-    up_to: int | None = None
+    up_to: At | None = None
     """All up to this position."""
-    limit: int | None = None
+    limit: Annotated[int, described(minimum=0, maximum=MOST_DECIDED)] | None = None
     """At most so many, the lowest positions first. Defaults to 10,000, which is also the most."""
-    state: list[State] | None = None
+    state: Annotated[list[State], described(minItems=1)] | None = None
     """With `all` and `up_to`: only those in these states. Defaults to the parked ones."""
     key: str | None = None
     """With `all` and `up_to`: only what is kept in order by this key."""
     reason: str | None = None
     """With `all` and `up_to`: only those whose reason has this text in it."""
 
-    def check(self, most: int) -> None:
+    def check(self) -> None:
         """Refuses what is contradictory, or too much for one request."""
         meant = [self.positions is not None, self.all, self.up_to is not None]
         if sum(meant) != 1:
             raise InvalidMessage("positions", "exactly one of positions, all and up_to is wanted")
-        if self.limit is not None and not 0 <= self.limit <= most:
-            raise InvalidMessage("limit", f"a number from 0 to {most:,} is wanted, not {self.limit}")
-        if self.positions is not None and len(self.positions) > most:
-            raise InvalidMessage("positions", f"{len(self.positions):,} of them, over the limit of {most:,}")
+        if self.limit is not None and not 0 <= self.limit <= MOST_DECIDED:
+            raise InvalidMessage("limit", f"a number from 0 to {MOST_DECIDED:,} is wanted, not {self.limit}")
+        if self.positions is not None and len(self.positions) > MOST_DECIDED:
+            found = f"{len(self.positions):,} of them"
+            raise InvalidMessage("positions", f"{found}, over the limit of {MOST_DECIDED:,}")

@@ -1,13 +1,14 @@
 """Messages as they are sent and received."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
 
 from milepost.errors import InvalidMessage
 from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage, Property
+from milepost.server.wire.values import At, Text, described
 
 ExpectedWord = Literal["any", "no_stream", "stream_exists"]
 
@@ -17,7 +18,7 @@ _EXPECTED: dict[str, int] = {"any": ANY, "no_stream": NO_STREAM, "stream_exists"
 class MessageToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to append."""
 
-    type: str
+    type: Text
     """What kind of message it is; may be dotted."""
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     """The payload: any JSON. It stays as it was written, so that no digit of a number is lost."""
@@ -25,7 +26,7 @@ class MessageToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Flat values that filters look at: integers of 64 bits, strings and booleans."""
     metadata: dict[str, Any] = {}
     """What describes the message, such as `correlation_id`."""
-    id: str | None = None
+    id: Annotated[str, described(format="uuid")] | None = None
     """A UUID. With one the append can be repeated safely; without one the server makes it."""
 
     def unpacked(self) -> NewMessage:
@@ -38,10 +39,10 @@ class MessageToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class StreamToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be appended to one stream."""
 
-    stream: str
-    messages: list[MessageToAppend]
+    stream: Text
+    messages: Annotated[list[MessageToAppend], described(minItems=1)]
     """At least one."""
-    expected: int | ExpectedWord = "any"
+    expected: At | ExpectedWord = "any"
     """The version that the stream must have, `no_stream`, `stream_exists`, or `any`."""
 
 

@@ -8,6 +8,7 @@ import msgspec
 from milepost.engine.pulling.pulled import Pulled, PulledDelivery
 from milepost.engine.pulling.settling import Failure, Settled
 from milepost.server.wire.message import StreamMessage
+from milepost.server.wire.values import Duration, Wait
 
 Why = str | Failure
 Tokens = list[str] | dict[str, Why]
@@ -61,9 +62,9 @@ class Settlements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """They take longer, and are kept for `timeout` seconds from now on."""
     reason: Why = ""
     """Why, for those that failed and have no reason of their own: a text, or `reason` and `error`."""
-    after: float | None = None
+    after: Wait | None = None
     """Seconds after which those of `retry` come again. Defaults to what the policy says."""
-    timeout: float | None = None
+    timeout: Duration | None = None
     """Seconds for those of `extend`. Defaults to the subscription's own."""
     id: UUID | None = None
     """Of this request: sent again within five minutes, because the answer was lost, it is answered the same."""

@@ -7,22 +7,22 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from milepost.dispatch.retry import Retry
+from milepost.dispatch.routes import STRATEGIES
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.consuming.created import IfExists
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.order import by_correlation, by_property
-from milepost.server.wire.place import place_of
-from milepost.server.wire.values import given
+from milepost.engine.values import LONGEST
+from milepost.server.wire.place import Place, place_of
+from milepost.server.wire.values import Duration, PropertyName, Text, Wait, Whole, described, given
 
-Names = str | list[str]
-Whole = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-"""How many of something there may be."""
+Names = Text | list[Text]
 
 
 class OrderByProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Messages with the same value of this property are handled one after the other."""
 
-    property: str
+    property: PropertyName
 
 
 OrderedBy = Literal["stream", "correlation"] | OrderByProperty | None
@@ -33,20 +33,20 @@ class RetryPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     attempts: Whole = Retry.attempts
     """How many there are before the message is parked, the first included."""
-    delay: float = Retry.delay
+    delay: Wait = Retry.delay
     """Seconds before the second attempt."""
-    factor: float = Retry.factor
+    factor: Annotated[float, described(minimum=1, maximum=1_000_000)] = Retry.factor
     """How much longer each following wait is."""
-    max_delay: float = Retry.max_delay
+    max_delay: Wait = Retry.max_delay
     """The longest wait, in seconds, before jitter."""
-    jitter: float = Retry.jitter
+    jitter: Annotated[float, described(minimum=0, maximum=1)] = Retry.jitter
     """The share by which a wait is longer or shorter at random."""
 
 
 class CheckpointPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When progress is written: whichever comes first."""
 
-    seconds: float = Checkpoint.seconds
+    seconds: Wait = Checkpoint.seconds
     """So long after the first message that is not written yet."""
     messages: Whole = Checkpoint.messages
     """After so many."""
@@ -65,20 +65,20 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """A filter over the messages' properties."""
     ordered_by: OrderedBy | UnsetType = UNSET
     """Which messages are handled one after the other. Defaults to null: any at any time."""
-    strategy: str | UnsetType = UNSET
+    strategy: Annotated[str, described(enum=STRATEGIES)] | UnsetType = UNSET
     """How consumers of equal filter and priority share: `round_robin` (the default), `dispatch_to_single`,
     `pinned`, `pinned_by_correlation`."""
     tracking: Literal["failures", "all"] | UnsetType = UNSET
     """`failures` (the default) stores what needs attention; `all` every message, for pulling."""
     on_park: Literal["block", "continue"] | UnsetType = UNSET
     """Whether a parked message holds back those of its key. Defaults to `continue`."""
-    timeout: float | UnsetType = UNSET
+    timeout: Duration | UnsetType = UNSET
     """Seconds for a delivery, which then counts as failed. Defaults to 30."""
     retry: RetryPolicy | UnsetType = UNSET
     checkpoint: CheckpointPolicy | UnsetType = UNSET
     window: Whole | UnsetType = UNSET
     """How many messages may be open or read ahead. Defaults to 1,000."""
-    lease: float | UnsetType = UNSET
+    lease: Annotated[float, described(minimum=1, maximum=LONGEST)] | UnsetType = UNSET
     """Seconds after which a server that gave no sign of life is replaced. Defaults to 30."""
     stall_after: Whole | UnsetType = UNSET
     """How many failures in a row, or messages retrying, stop it until one succeeds. Defaults to 1,000."""
@@ -88,7 +88,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """How many may be served at a time. Defaults to null: as many as come."""
     max_unrouted: Whole | UnsetType = UNSET
     """How many messages that nobody wants may be set aside before it reads no further. Defaults to 100,000."""
-    keep_done: float | UnsetType | None = UNSET
+    keep_done: Duration | UnsetType | None = UNSET
     """For how many seconds stored messages that are done are kept. Defaults to null: not at all."""
 
     def options(self) -> dict[str, Any]:
@@ -101,11 +101,11 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A subscription for consumers, or for pulling with `tracking` `all`."""
 
-    name: str
+    name: Text
     """Its name."""
-    group: str | UnsetType = UNSET
+    group: Text | UnsetType = UNSET
     """Its group. Defaults to the server's own."""
-    start: str | int | UnsetType = UNSET
+    start: Place | UnsetType = UNSET
     """Where it begins: `beginning` (the default), `now`, a time, or after a position."""
     if_exists: IfExists = "update"
     """`update` changes its settings to these, `error` refuses, `ignore` leaves it as it is."""
@@ -116,7 +116,7 @@ class SubscriptionChanges(SubscriptionSettings, frozen=True, kw_only=True, forbi
 
     concurrency: Whole | UnsetType | None = UNSET
     """How many messages a process handles at once; null is what its program says."""
-    start: str | int | UnsetType = UNSET
+    start: Place | UnsetType = UNSET
     """Refused, with a word on what to do: it has begun already. Move it instead."""
 
 

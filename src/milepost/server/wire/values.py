@@ -3,11 +3,32 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
+
+from milepost.engine.values import LONGEST, MOST
 from milepost.errors import InvalidMessage
+from milepost.log.codec import MAX_INTEGER
 
 T = TypeVar("T")
+
+
+def described(**words: Any) -> Meta:
+    """What the description says of a value that the library checks: its words tell better what is wrong."""
+    return Meta(extra_json_schema=words)
+
+
+Whole = Annotated[int, Meta(ge=1, le=MOST)]
+"""How many of something there may be."""
+At = Annotated[int, described(minimum=0, maximum=MAX_INTEGER)]
+"""A position, or a version."""
+Wait = Annotated[float, described(minimum=0, maximum=LONGEST)]
+"""Seconds."""
+Duration = Annotated[float, described(exclusiveMinimum=0, maximum=LONGEST)]
+"""Seconds, more than none."""
+Text = Annotated[str, described(minLength=1)]
+PropertyName = Annotated[str, described(pattern="^[A-Za-z][A-Za-z0-9_.]*$")]
 
 
 def given(field: str, make: Callable[[], T]) -> T:
