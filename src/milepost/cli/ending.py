@@ -143,7 +143,7 @@ def _advice_on_connecting(text: str) -> str:
         if words in text:
             return f": {what_to_do}"
     if "connect" in text or "resolve" in text:
-        return ": is the server running, and is the address (--url or MILEPOST_URL) right?"
+        return ": is the server running, and is the address (--url, MILEPOST_URL, or the program's own) right?"
     return ""
 
 

@@ -213,7 +213,7 @@ class Attended:
         """It is stored like this now."""
         before, self.opened = self.opened, msgspec.structs.replace(opened, number=opened.newest)
         if opened.status != before.status:
-            self.journal.info("it is %s", opened.status)
+            self.journal.status(opened.status)
             if self.runner.telling is not None:
                 self.runner.telling.status(opened.status)
         if (opened.settings, opened.since) != (before.settings, before.since) or self._is_misfit:
