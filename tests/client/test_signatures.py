@@ -57,19 +57,6 @@ NOT_REMOTE = {
     # Of the machinery beneath.
     *("read_pages", "follow_pages", "delivery_pages", "forget"),
     *("close", "look", "told", "untaken", "ack", "extend", "route_of", "settled", "stop", "take", "take_acked"),
-    *(
-        "begin",
-        "has_settled",
-        "timed_out",
-        "why_refused",
-        "at_hand",
-        "give_back",
-        "go_on",
-        "gone",
-        "leave",
-        "lose",
-        "more",
-        "suspend",
-        "tell_lost",
-    ),
+    *("why_refused", "at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"),
+    *("has_settled", "late"),
 }

@@ -35,6 +35,7 @@ PATIENCE: Final = 0.1
 FAREWELL: Final = 5.0
 """Seconds for the answers to what was settled, when a consumer leaves."""
 TIMED_OUT: Final = "timed out"
+WAITED: Final = "waited here for too long, and went to others"
 
 _logger = logging.getLogger("milepost.client")
 _seconds = seconds()
@@ -73,8 +74,6 @@ class Consumer:
         self.settlements = Settlements()
         self.timeout = 30.0
         """Seconds for a delivery, as the server said."""
-        self.begun: Id = 0
-        """The last that its user has taken."""
         self._address = address
         self._routing = Routing(routes)
         self._new_line = line
@@ -195,7 +194,6 @@ class Consumer:
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
         delivery.begun = now
-        self.begun = delivery.id
         if now - delivery.since > min(1.0, self.timeout * PATIENCE):
             self._extend([delivery], self.timeout)
 
@@ -243,6 +241,29 @@ class Consumer:
         """How many deliveries it asks for at the most."""
         return sum(route.capacity for route in self.routes)
 
+    def keep(self) -> None:
+        """What waits here for its user is not to time out; what has waited for too long goes to others."""
+        now = monotonic()
+        waiting = [each for each in self._arrived if each.lost is None]
+        self._give_back([each for each in waiting if now - each.arrived > self.timeout])
+        self._extend(
+            [each for each in waiting if each.lost is None and now - each.since > self.timeout / 4], self.timeout
+        )
+
+    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Nobody has begun with these."""
+        for delivery in deliveries:
+            delivery.lost = WAITED
+            self.settlements.add(Settlement(delivery, "back"))
+        if deliveries:
+            self._forget_lost()
+            self.line.speak()
+
+    def _forget_lost(self) -> None:
+        waiting = [delivery for delivery in self._arrived if delivery.lost is None]
+        self._arrived.clear()
+        self._arrived.extend(waiting)
+
     def resumed(self, still_open: Iterable[Id]) -> None:
         """The server has kept it, with these; the line says when it has told of all the others."""
         kept = set(still_open)
@@ -264,9 +285,7 @@ class Consumer:
         for each in told:
             if (delivery := self._open.pop(each.id, None)) is not None:
                 self._mark(delivery, _why(each.reason), timed_out=each.reason == TIMED_OUT)
-        waiting = [delivery for delivery in self._arrived if delivery.lost is None]
-        self._arrived.clear()
-        self._arrived.extend(waiting)
+        self._forget_lost()
         self._wake()
 
     def lose_all(self, why: str, *, quiet: bool = False) -> None:
@@ -281,7 +300,6 @@ class Consumer:
             delivery.lost = delivery.lost or why
         self._open.clear()
         self._arrived.clear()
-        self.begun = 0
         for settlement in unanswered:
             settlement.resolve(why)
         self._wake()
@@ -312,6 +330,8 @@ class Consumer:
         delivery, how = settlement.delivery, settlement.how
         if how is not None or refusal is not None:
             self._open.pop(delivery.id, None)
+        if how == "back":
+            return
         if refusal is not None:
             delivery.lost = delivery.lost or refusal
             if settlement.answer is None:

@@ -21,6 +21,7 @@ class Delivery:
 
     __slots__ = (
         "_consumer",
+        "arrived",
         "attempt",
         "begun",
         "id",
@@ -54,6 +55,8 @@ class Delivery:
         """The consumer's route that matched: its name, or its expression."""
         self.replay = replay
         """Whether the message had been handled before, and is repeated on purpose."""
+        self.arrived = since
+        """When it came, by the clock of this process."""
         self.since = since
         """When it came, or was last kept for its consumer's user, by the clock of this process."""
         self.begun: float | None = None

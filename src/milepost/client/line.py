@@ -252,7 +252,6 @@ class Line:
             "consumer": consumer.name,
             "routes": routes_sent(consumer.routes),
             "avoid": [str(node) for node in self._nodes.avoided()][:100],
-            "begins": True,
         }
         self._told_open = frozenset(consumer.open)
         if self._resume is not None:
@@ -293,9 +292,7 @@ class Line:
 
     async def _talk(self, socket: Socket) -> None:
         """Reads and speaks until one of both ends."""
-        tasks = [
-            asyncio.create_task(work) for work in (self._read(socket), self._speak(socket), self._tell_begun())
-        ]
+        tasks = [asyncio.create_task(work) for work in (self._read(socket), self._speak(socket), self._keep())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -366,15 +363,10 @@ class Line:
             for frame in (*outgoing, *self._consumer.settlements.frames()):
                 await socket.send(frame)
 
-    async def _tell_begun(self) -> None:
-        """Says now and then what its user has begun with: what waits here goes to others when its time is over."""
-        told = 0
+    async def _keep(self) -> None:
         while True:
-            await asyncio.sleep(max(0.01, self._consumer.timeout / 4))
-            if (begun := self._consumer.begun) != told:
-                told = begun
-                self._outgoing.append({"type": "begun", "up_to": begun})
-                self.speak()
+            await asyncio.sleep(max(0.05, self._consumer.timeout / 4))
+            self._consumer.keep()
 
     async def configure(self) -> None:
         """Tells the server of other routes; returns when it has them."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from milepost.client.frames import Because, Id, Settled
 from milepost.engine.consuming.statistics import How
@@ -24,8 +24,8 @@ class Settlement:
     """How one delivery is to end, or that it takes longer."""
 
     delivery: "Delivery"
-    how: How | None
-    """None: it is extended."""
+    how: How | Literal["back"] | None
+    """None: it is extended. "back": nobody has begun with it."""
     words: dict[str, Any] = field(default_factory=dict)
     answer: "asyncio.Future[str | None] | None" = None
     """Why it was refused, if it was; nobody may wait for that."""
@@ -136,5 +136,5 @@ def _frame(batch: Sequence[Settlement], ref: int) -> dict[str, Any]:
     frame: dict[str, Any] = {"type": "settle", "ref": ref}
     for each in batch:
         of_kind = frame.setdefault(str(each.how), [])
-        of_kind.append(each.delivery.id if each.how == "ack" else {"id": each.delivery.id, **each.words})
+        of_kind.append(each.delivery.id if each.how in ("ack", "back") else {"id": each.delivery.id, **each.words})
     return frame

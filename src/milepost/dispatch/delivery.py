@@ -146,9 +146,7 @@ class Delivery(msgspec.Struct, Generic[M], eq=False, gc=False):
     begun: float | None = None
     """When its consumer began with it, by the clock of whoever drives the lane; None: it has not looked at it."""
     begun_after: int = 0
-    """How many its consumer had settled by then, or when it got it."""
-    extended: bool = False
-    """Whether its consumer has asked for more time."""
+    """How many its consumer had settled by then."""
 
     @property
     def is_in_force(self) -> bool:

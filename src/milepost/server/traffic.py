@@ -41,6 +41,7 @@ class Traffic:
             "retry": [each.id for each in asked.retry],
             "park": [each.id for each in asked.park],
             "skip": [each.id for each in asked.skip],
+            "back": asked.back,
         }
         for outcome, ids in asked_ids.items():
             if ids:

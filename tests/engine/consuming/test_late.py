@@ -1,11 +1,13 @@
 """Consumers that are late: what they have goes to others, and they get as much as they manage."""
 
+import asyncio
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from engine.consuming.taking import ack, orders, taking, until
-from milepost import Lost, Milepost, NewMessage, Retry
+from engine.consuming.taking import PATIENCE, ack, orders, taking, until
+from milepost import Lost, Milepost, NewMessage, Retry, Route
+from milepost.engine.consuming import allowance as allowing
 from milepost.engine.consuming.allowance import FEW, Allowance
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
@@ -44,7 +46,7 @@ class TestAConsumerThatHangs:
         async with await begin(mp, 300) as hanging:
             await until(lambda: hanging.in_flight == 300)
             async with taking(mp, "shipping") as other:
-                await other.until(299)
+                await other.until(200)
                 assert set(other.attempts) == {1}
             assert hanging.statistics().timed_out == 0
 
@@ -79,24 +81,79 @@ async def test_what_was_extended_stays(mp: Milepost) -> None:
             await had[-2].ack()
 
 
-async def test_what_it_settles_is_what_it_manages(mp: Milepost) -> None:
-    """A few of many are slow: each is an attempt of its own, as it is its consumer's time."""
+async def test_one_that_goes_on_is_late_with_each(mp: Milepost) -> None:
+    """It settled more than it has left, and still says something: each is an attempt, as it is its user's time."""
     async with await begin(mp, 100) as consumer:
         had = await all_of(consumer, 100)
         await ack(had[:60])
-        await until(lambda: consumer.statistics().timed_out == 40)
+        async with asyncio.timeout(PATIENCE):
+            while consumer.statistics().timed_out < 39:
+                await had[60].extend(3600)
+                await asyncio.sleep(0.05)
+        assert consumer.statistics().timed_out == 39
 
 
-def test_an_allowance() -> None:
-    allowance = Allowance()
-    allowance.settle(500, 1000)
-    allowance.limit(100, 1000)
-    most = [allowance.most]
-    for count in (399, 1, 800):
-        allowance.settle(count, 1000)
-        most.append(allowance.most)
-    allowance.limit(allowance.settled, 1000)
-    most.append(allowance.most)
-    allowance.limit(allowance.settled, 1)
-    most.append(allowance.most)
-    assert most == [400, 400, 800, None, 1, None]
+async def test_what_nobody_has_begun_with_takes_nothing_away(mp: Milepost) -> None:
+    """What waits for a busy consumer goes to others; what that is busy with is its own."""
+    async with await begin(mp, 100) as consumer:
+        await until(lambda: consumer.in_flight == 100)
+        had = consumer.at_hand(40)
+        async with asyncio.timeout(PATIENCE):
+            while consumer.numbers.delivered == 100:
+                for delivery in had:
+                    await delivery.extend(TIMEOUT)
+                await asyncio.sleep(0.05)
+        assert (await consumer.settle(ack=had)).refused == ()
+
+
+class TestRoutes:
+    async def test_share_what_it_may_have(self, mp: Milepost) -> None:
+        """Each has room for one at least, or nobody would see that it is there again."""
+        await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=Retry(delay=3600))
+        await orders(mp, 100)
+        routes = [Route(f"n >= {low} and n < {low + 25}", capacity=25) for low in range(0, 100, 25)]
+        async with mp.consumer("shipping", routes=routes) as consumer:
+            await all_of(consumer, 100)
+            await until(lambda: consumer.statistics().timed_out == FEW)
+            await until(lambda: consumer.in_flight == len(routes))
+
+    async def test_that_change_meanwhile(self, mp: Milepost) -> None:
+        async with await begin(mp, 100) as consumer:
+            await all_of(consumer, 100)
+            await consumer.configure(capacity=0)
+            await until(lambda: consumer.statistics().timed_out == FEW)
+            await consumer.configure(capacity=100)
+            await until(lambda: consumer.in_flight == 1)
+
+
+class TestAllowance:
+    @pytest.fixture
+    def clock(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        clock = [0.0]
+        monkeypatch.setattr(allowing, "monotonic", lambda: clock[0])
+        return clock
+
+    def test_is_what_was_settled_meanwhile(self, clock: list[float]) -> None:
+        allowance = Allowance()
+        allowance.settle(500, 1000)
+        clock[0] = 15
+        allowance.limit(100, timeout=30)
+        most = [allowance.most]
+        for count in (399, 1, 800):
+            allowance.settle(count, 1000)
+            most.append(allowance.most)
+        assert most == [400, 400, 800, None]
+
+    def test_is_one_for_who_hangs(self, clock: list[float]) -> None:
+        allowance = Allowance()
+        allowance.settle(500, 1000)
+        clock[0] = 15.1
+        allowance.limit(100, timeout=30)
+        assert allowance.most == 1
+
+    def test_is_not_more_for_being_late_again(self, clock: list[float]) -> None:
+        allowance = Allowance()
+        allowance.settle(500, 1000)
+        allowance.limit(490, timeout=30)
+        allowance.limit(0, timeout=30)
+        assert allowance.most == 10

@@ -22,7 +22,7 @@ ANSWERS = {"settled", "done", "pong", "welcome", "lost", "deliveries", "standby"
 ENDS = {1000, 1002, 1007, 1008, 1009, 4005}
 """How a conversation may end."""
 
-USUAL: dict[str, Any] = {"id": 1, "routes": [{"where": "n < 0"}], "deliveries": [1], "seconds": 5, "up_to": 1}
+USUAL: dict[str, Any] = {"id": 1, "routes": [{"where": "n < 0"}], "deliveries": [1], "seconds": 5}
 """What is in fields that a frame has to have."""
 
 
@@ -67,7 +67,7 @@ def _needed(kind: type) -> Frame:
 
 def test_every_frame_and_field_is_there() -> None:
     found = {name: list(frames(kind)) for kind in get_args(Incoming) for name in [kind.__name__]}
-    assert found.keys() == {"Hello", "Configure", "Settle", "Begun", "Extend", "Drain", "Ping", "Leave"}
+    assert found.keys() == {"Hello", "Configure", "Settle", "Extend", "Drain", "Ping", "Leave"}
     places = [json.dumps(frame) for each in found.values() for frame in each]
     for place in (
         '{"type": "hello", "routes": [{"where": "@here@"}]}',

@@ -68,6 +68,20 @@ async def test_without_a_ref_only_what_is_refused_is_answered(mp: Milepost, serv
         await talk.expect("settled", ref=None, moved=[])
 
 
+async def test_what_nobody_has_begun_with_goes_back(mp: Milepost, server: Serving) -> None:
+    await orders(mp, 2)
+    async with consuming(server.address) as talk:
+        first, second = await talk.take(2)
+        await talk.say("settle", ref=1, ack=[first["id"]], back=[second["id"], first["id"], 99])
+        settled = await talk.expect("settled", ref=1, moved=[first["id"], second["id"]])
+        assert [each["id"] for each in settled["refused"]] == [first["id"], 99]
+        [again] = await talk.take(1)
+        assert (again["message"]["data"]["n"], again["attempt"], again["id"] > second["id"]) == (1, 1, True)
+        await talk.say("settle", ref=2, back=[second["id"]])
+        settled = await talk.expect("settled", ref=2, moved=[])
+        assert [each["id"] for each in settled["refused"]] == [second["id"]]
+
+
 async def test_routes_by_priority_and_filter(mp: Milepost, server: Serving) -> None:
     routes = [{"where": "n == 1", "priority": 2, "name": "one"}, {"where": "n > 1"}]
     async with consuming(server.address) as rest, consuming(server.address, routes=routes) as talk:

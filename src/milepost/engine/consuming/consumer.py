@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from types import TracebackType
@@ -64,6 +64,7 @@ class Consumer:
         self.numbers = Numbers()
         self._routing = Routing(routes)
         self._allowance = Allowance()
+        self._apart = 0
         self._attend = attend
         self._left = left
         self._told_lost = lost
@@ -161,20 +162,10 @@ class Consumer:
 
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
-        self._mark_begun(delivery, now)
-        if now - delivery.since > self.desk.patience:
-            self.desk.restart(delivery.claim)
-
-    def begin(self, deliveries: Iterable[Delivery]) -> None:
-        """Its user has these, as it says from elsewhere; their time began when they went there."""
-        now = monotonic()
-        for delivery in deliveries:
-            if delivery.claim.begun is None:
-                self._mark_begun(delivery, now)
-
-    def _mark_begun(self, delivery: Delivery, now: float) -> None:
         delivery.claim.begun = now
         delivery.claim.begun_after = self._allowance.settled
+        if now - delivery.since > self.desk.patience:
+            self.desk.restart(delivery.claim)
 
     async def batches(self, limit: int = 100) -> AsyncIterator[list[Delivery]]:
         """Deliveries as they come, in lists: what is there, at most so many, without waiting for more."""
@@ -190,15 +181,14 @@ class Consumer:
             await self.more()
         return batch
 
-    def at_hand(self, limit: int, *, begin: bool = True) -> list[Delivery]:
-        """What is there now, at most so many; its user has it from now on, or once it says so with `begin`."""
+    def at_hand(self, limit: int) -> list[Delivery]:
+        """What is there now, at most so many; its user has it from now on."""
         now = monotonic()
         batch: list[Delivery] = []
         while self._arrived and len(batch) < limit:
             delivery = self._arrived.popleft()
             if delivery.claim.is_in_force:
-                if begin:
-                    self._begin(delivery, now)
+                self._begin(delivery, now)
                 batch.append(delivery)
         return batch
 
@@ -215,9 +205,7 @@ class Consumer:
 
     def take(self, claims: Sequence[AnyClaim]) -> None:
         """Deliveries have come; for the desk."""
-        now, settled = monotonic(), self._allowance.settled
-        for claim in claims:
-            claim.begun_after = settled
+        now = monotonic()
         self._arrived.extend([Delivery(claim, self, now) for claim in claims])
         self._news.set()
 
@@ -316,8 +304,7 @@ class Consumer:
     def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Delivery]:
         """Gives deliveries so many seconds from now; returns those that were refused."""
         open_ = {each for each in deliveries if not each.settled and each.claim.is_in_force}
-        for each in open_:
-            each.claim.extended = True
+        self._allowance.live()
         self.desk.extend([each.claim for each in open_], seconds)
         return [each for each in deliveries if each not in open_]
 
@@ -344,21 +331,28 @@ class Consumer:
 
     # Time
 
-    def timed_out(self, overdue: Sequence[AnyClaim], held: Collection[AnyClaim]) -> list[AnyClaim]:
-        """It was late with some of what it has: returns what it can hardly have begun, and is not to have."""
+    def late(self, overdue: Sequence[AnyClaim], held: Sequence[AnyClaim], *, apart: int) -> list[AnyClaim]:
+        """It was late with some of what it holds: returns what it can hardly have begun, and is not to have.
+
+        `apart` is how many it has beside these, since it asked for much more time.
+        """
         allowance = self._allowance
         if allowance.most is None and len(held) <= FEW:
             return []
-        allowance.limit(min(claim.begun_after for claim in overdue), self._routing.capacity)
-        if allowance.most is None:
-            return []
+        allowance.limit(min(claim.begun_after for claim in overdue), self.desk.created.declaration.timeout)
+        self._apart = apart
         self.desk.reroute(self, self.core_routes)
-        return [claim for claim in held if not claim.extended][max(FEW, allowance.most) :]
+        return list(held[max(FEW, allowance.most or 0) :])
 
     def has_settled(self, count: int) -> None:
         """Its user has said what becomes of so many; for the desk."""
         if self._allowance.settle(count, self._routing.capacity):
             self.desk.reroute(self, self.core_routes)
+
+    @property
+    def _most(self) -> int | None:
+        most = self._allowance.most
+        return None if most is None else most + self._apart
 
     # Changing
 
@@ -370,7 +364,7 @@ class Consumer:
     @property
     def core_routes(self) -> list[Route]:
         """The same as the core knows it, where each route has a name that it keeps; none while it gets nothing."""
-        return [] if self._draining or self._suspended else self._routing.named(self._allowance.most)
+        return [] if self._draining or self._suspended else self._routing.named(self._most)
 
     async def configure(self, *, routes: Sequence[Route] | None = None, **options: Any) -> None:
         """Other routes from now on, or of the only one another filter, priority or capacity. What it has stays.
@@ -410,7 +404,7 @@ class Consumer:
     def _reroute(self, routing: Routing) -> None:
         self._refuse_if_closed()
         if not self._draining and not self._suspended:
-            self.desk.reroute(self, routing.named(self._allowance.most))
+            self.desk.reroute(self, routing.named(self._most))
         self._routing = routing
 
     def _refuse_if_closed(self) -> None:

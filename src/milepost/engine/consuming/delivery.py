@@ -55,6 +55,11 @@ class Delivery:
         """Whether the message had been handled before, and is repeated on purpose."""
         return self._consumer.desk.is_replay(self.claim.message)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can still be settled."""
+        return not self.settled and self.claim.is_in_force
+
     async def ack(self) -> None:
         """It is done. Raises `Lost` if it is no longer this consumer's."""
         if not self._consumer.ack(self):

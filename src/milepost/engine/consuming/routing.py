@@ -45,14 +45,14 @@ class Routing:
 
     @property
     def capacity(self) -> int:
-        """Of the largest."""
-        return max(route.capacity for route in self.routes)
+        """Of all of them."""
+        return sum(route.capacity for route in self.routes)
 
     def named(self, most: int | None) -> list[Route]:
-        """As the core knows them, with room for so many messages at most."""
+        """As the core knows them, with room for so many messages at most; but for one in each, if it has any."""
+        share = _LARGEST if most is None else max(1, most // len(self.routes))
         return [
-            replace(route, name=name, capacity=route.capacity if most is None else min(route.capacity, most))
-            for name, route in self._by_name.items()
+            replace(route, name=name, capacity=min(route.capacity, share)) for name, route in self._by_name.items()
         ]
 
     def word_for(self, claim: Claim[Message[Any]]) -> str:

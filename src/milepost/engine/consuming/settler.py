@@ -60,6 +60,7 @@ class Settler:
             if self._desk.telling is not None:
                 self._desk.telling.handled_each(claims, latencies)
         self._count(consumer, "ack", latencies)
+        consumer.has_settled(len(claims))
 
     # Anything else
 
@@ -90,6 +91,7 @@ class Settler:
             case _:
                 lane.retry(claims, now, **words)
         self._count(consumer, how, latencies)
+        consumer.has_settled(len(claims))
         self._write_down(claims, words.get("reason", ""), raised, is_skipped=how == "skip")
         if how != "skip":
             self.failed(claims, words.get("reason") or how)
@@ -100,17 +102,13 @@ class Settler:
         owned = self._desk.owned
         if owned is None:
             return
-        beyond = consumer.timed_out(overdue, owned.lane.held_by(consumer.name))
-        if beyond:
-            self._journal.warning(
-                "%s was late: %s of what it has go to others, and it gets fewer until it keeps up",
-                consumer.name,
-                f"{len(beyond):,}",
-            )
-        back = dict.fromkeys([*beyond, *(claim for claim in overdue if claim.begun is None)])
+        claims = [claim for claim in overdue if claim.begun is not None]
+        back = [claim for claim in overdue if claim.begun is None]
+        if claims:
+            back += self._taken_back(consumer, owned, claims)
         owned.lane.give_back(back)
-        consumer.tell_lost(list(back), TAKEN_BACK)
-        claims = [claim for claim in overdue if claim.is_in_force]
+        consumer.tell_lost(back, TAKEN_BACK)
+        claims = [claim for claim in claims if claim.is_in_force]
         if not claims:
             return
         owned.lane.retry(claims, self._clock.now(), reason=TIMED_OUT)
@@ -118,6 +116,21 @@ class Settler:
         self.failed(claims, TIMED_OUT)
         self._count(consumer, "timeout", [self._desk.created.declaration.timeout] * len(claims))
         consumer.tell_lost(claims, TIMED_OUT)
+
+    def _taken_back(self, consumer: "Consumer", owned: Owned, late: "Sequence[AnyClaim]") -> "list[AnyClaim]":
+        """What else goes to others, of a consumer that was late with these."""
+        held = owned.lane.held_by(consumer.name)
+        usual = self._clock.now() + self._desk.created.declaration.timeout
+        # What it has asked much more time for stays.
+        short = [claim for claim in held if claim.deadline is None or claim.deadline <= usual]
+        beyond = consumer.late(late, short, apart=len(held) - len(short))
+        if beyond:
+            self._journal.warning(
+                "%s was late: %s of what it has go to others, and it gets fewer until it keeps up",
+                consumer.name,
+                f"{len(beyond):,}",
+            )
+        return beyond
 
     def lost(self, consumer: "Consumer", reason: str) -> None:
         """A consumer has vanished: what it had taken counts as an attempt, and what it had not goes to others."""
@@ -148,8 +161,6 @@ class Settler:
     def _count(self, consumer: "Consumer", how: How, latencies: Sequence[float]) -> None:
         consumer.numbers.settled(how, latencies)
         self.numbers.settled(how, latencies)
-        if how != "timeout":
-            consumer.has_settled(len(latencies))
         consumer.look()
 
     def _write_down(

@@ -23,7 +23,6 @@ from milepost.server.websocket.endings import (
     Fate,
 )
 from milepost.server.websocket.incoming import (
-    Begun,
     Configure,
     Drain,
     Extend,
@@ -199,7 +198,6 @@ class Conversation:
         await self._go_elsewhere(is_here=self._hall.owns(self.address))
         with checked("routes"):
             self.remote = self._hall.remote(self.address, routes, called=hello.consumer, visitor=self.visitor)
-        self.remote.begins = hello.begins
         await self.remote.come()
         try:
             await self._go_elsewhere(is_here=not self.remote.consumer.standby)
@@ -295,9 +293,6 @@ class Conversation:
                 settled = self.remote.settle(frame)
                 self._hall.traffic.settles(self.address, frame, settled)
                 return settled if frame.ref is not None or settled.refused else None
-            case Begun():
-                self.remote.begin(frame.up_to)
-                return None
             case Extend():
                 return self.remote.extend(frame)
             case Ping():

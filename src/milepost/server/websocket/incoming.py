@@ -70,8 +70,6 @@ class Hello(Frame, frozen=True, tag="hello"):
     """With `resume`: what the client still has; null is everything."""
     avoid: Annotated[list[str], Meta(max_length=MOST_ADDRESSES)] = []
     """Addresses of servers that could not be reached."""
-    begins: bool = False
-    """Whether it says with `begun` what its user has begun with; otherwise that is all that it is sent."""
 
 
 class Configure(Frame, frozen=True, tag="configure"):
@@ -107,13 +105,8 @@ class Settle(Frame, frozen=True, tag="settle"):
     retry: Annotated[list[Retry], Meta(max_length=MOST)] = []
     park: Annotated[list[Given], Meta(max_length=MOST)] = []
     skip: Annotated[list[Given], Meta(max_length=MOST)] = []
-
-
-class Begun(Frame, frozen=True, tag="begun"):
-    """What the client's user has begun with, of what was sent to it."""
-
-    up_to: Id
-    """Everything up to this one."""
+    back: Annotated[list[Id], Meta(max_length=MOST)] = []
+    """Those that nobody has begun with: they go to others, and were no attempts."""
 
 
 class Extend(Frame, frozen=True, tag="extend"):
@@ -135,7 +128,7 @@ class Leave(Frame, frozen=True, tag="leave"):
     """A clean end."""
 
 
-Incoming: TypeAlias = Hello | Configure | Settle | Begun | Extend | Drain | Ping | Leave
+Incoming: TypeAlias = Hello | Configure | Settle | Extend | Drain | Ping | Leave
 
 
 class _Referring(msgspec.Struct):

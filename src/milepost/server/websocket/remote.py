@@ -38,13 +38,9 @@ class Remote:
         self.key = secrets.token_urlsafe(18)
         """With which a client comes back to it."""
         self.consumer: Consumer = mp.desks.consumer(group, name, routes, called=called, lost=self._lose)
-        self.begins = False
-        """Whether its client says what its user has begun with."""
         self.open: dict[Id, Delivery] = {}
         self._ids: dict[AnyClaim, Id] = {}
         self._last = 0
-        self._begun = 0
-        """The last that its user has begun with, where that is told."""
         self._lost: list[Because] = []
         """What its client has to be told."""
         self._gone: dict[Id, str] = {}
@@ -62,8 +58,6 @@ class Remote:
             case Fate.LEAVES:
                 self.consumer.leave()
             case Fate.LOST:
-                # What ended it may be what its user began with last, and there was no time to say so.
-                self.begin(self._last)
                 self.consumer.lose(VANISHED)
             case Fate.KEPT:
                 self.consumer.suspend()
@@ -85,12 +79,7 @@ class Remote:
 
     def take(self, limit: int) -> list[OneDelivery]:
         """What is there to be sent, at most so many."""
-        return [self._number(delivery) for delivery in self.consumer.at_hand(limit, begin=not self.begins)]
-
-    def begin(self, up_to: Id) -> None:
-        """Its user has begun with everything up to this."""
-        first, self._begun = self._begun + 1, max(self._begun, min(up_to, self._last))
-        self.consumer.begin([self.open[each] for each in range(first, self._begun + 1) if each in self.open])
+        return [self._number(delivery) for delivery in self.consumer.at_hand(limit)]
 
     def _number(self, delivery: Delivery) -> OneDelivery:
         self._last += 1
@@ -134,6 +123,7 @@ class Remote:
             self._settle("park", [park.id], moved, refused, reason=park.reason)
         for skip in frame.skip:
             self._settle("skip", [skip.id], moved, refused, reason=skip.reason)
+        self._give_back(frame.back, moved, refused)
         return Settled(ref=frame.ref, moved=moved, refused=refused)
 
     def _settle(
@@ -148,11 +138,17 @@ class Remote:
             else:
                 moved.append(number)
 
+    def _give_back(self, ids: Sequence[Id], moved: list[Id], refused: list[Because]) -> None:
+        known = self._known(ids, refused)
+        late = {number: self.consumer.why_refused(each) for number, each in known.items() if not each.is_open}
+        self.consumer.give_back([self._close(number) for number in known])
+        moved += [number for number in known if number not in late]
+        refused += [Because(number, reason) for number, reason in late.items()]
+
     def extend(self, frame: Extend) -> Settled:
         """Gives what is open more time; the answer tells of each."""
         refused: list[Because] = []
         known = self._known(frame.deliveries, refused)
-        self.consumer.begin(list(known.values()))
         late = set(self.consumer.extend(list(known.values()), frame.seconds))
         refused += [
             Because(number, self.consumer.why_refused(each)) for number, each in known.items() if each in late
