@@ -368,6 +368,33 @@ async def test_a_handler_that_ends_the_transaction_of_its_progress_fails(
     assert {reason for _, _, reason in found} == {why}
 
 
+async def test_a_handler_that_commits_what_others_wrote_is_told_of_with_their_positions(
+    mp: Milepost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It cannot be undone."""
+    await table(mp)
+
+    @mp.subscription("effects", category="order", retry=Retry.never, lanes=1)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 1:
+            raise Skip
+        if message.data == 3:
+            await tx.connection.execute("commit; begin")
+
+    await fill(mp, 5)
+    await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 0, 2, 2, 3, 3, 4]
+    assert [(position, state) for position, state, _ in await states(mp)] == [(4, "parked")]
+    [record] = [record for record in caplog.records if "ended a transaction" in record.getMessage()]
+    assert record.levelname == "ERROR"
+    assert record.getMessage() == (
+        "effects: position 4 of order-3: the handler ended a transaction in which others had run before it: 1, 3. "
+        "They run again; if it was committed, what they wrote is there twice then"
+    )
+    assert vars(record).items() >= {"subscription": "effects", "position": 4, "stream": "order-3"}.items()
+
+
 async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from milepost import (
     UnknownSubscription,
     by_property,
 )
-from milepost.engine.pulling import puller, scanning, turn
+from milepost.engine.pulling import puller, scanning, scannings, turn
 from milepost.log.reader import Page, Reader
 from support import MakeMilepost
 
@@ -939,26 +939,68 @@ class TestManySubscriptions:
     async def test_it_is_bounded_for_all_together(
         self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(puller, "READ_AHEAD", 20_000)
+        monkeypatch.setattr(scannings, "READ_AHEAD", 20_000)
         remembered: list[int] = []
         for number in range(1, 61):
             for jobs in several:
                 assert positions(await jobs.pull(limit=1)) == [number]
-                *others, last = mp._puller._scannings.values()
-                # Room is made before the last one reads.
-                assert sum(each.size for each in others) <= 20_000
-                remembered.append(len(others))
-                if last._ahead is not None:
-                    await asyncio.wait([last._ahead])
-        assert min(remembered[len(several) :]) < len(several) - 1
+                await self.all_read(mp)
+                assert mp._puller._scannings.size <= 20_000
+                remembered.append(len(list(mp._puller._scannings)))
+        assert min(remembered[len(several) :]) < len(several)
+
+    @pytest.fixture
+    def may_read(self, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+        """Who reads ahead waits for it."""
+        event, log_page = asyncio.Event(), Reader.log_page
+
+        async def held_up(reader: Reader, *arguments: Any, **bounds: Any) -> Page:
+            if asyncio.current_task() in mp._puller._scannings._reading:
+                await event.wait()
+            return await log_page(reader, *arguments, **bounds)
+
+        monkeypatch.setattr(Reader, "log_page", held_up)
+        return event
+
+    @pytest.mark.parametrize("at_once", [0, 20])
+    async def test_it_is_bounded_also_when_nobody_pulls_any_more(
+        self,
+        mp: Milepost,
+        several: list[Jobs],
+        may_read: asyncio.Event,
+        monkeypatch: pytest.MonkeyPatch,
+        at_once: int,
+    ) -> None:
+        monkeypatch.setattr(scannings, "READ_AHEAD", 10_000)
+        monkeypatch.setattr(scannings, "AT_ONCE", at_once)
+        await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
+        may_read.set()
+        await self.all_read(mp)
+        assert 5_000 < mp._puller._scannings.size <= 10_000
+
+    async def test_few_read_ahead_at_once(
+        self, mp: Milepost, several: list[Jobs], may_read: asyncio.Event
+    ) -> None:
+        await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
+        assert len(mp._puller._scannings._reading) == scannings.AT_ONCE
+        may_read.set()
+        await self.all_read(mp)
+        await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
+        for jobs in several:
+            assert await jobs.drain() == list(range(21, 61))
+
+    async def all_read(self, mp: Milepost) -> None:
+        """Until nobody reads ahead."""
+        while reading := mp._puller._scannings._reading:
+            await asyncio.wait(reading)
 
     async def test_those_pulled_longest_ago_are_forgotten(
         self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(puller, "REMEMBERED", 2)
+        monkeypatch.setattr(scannings, "REMEMBERED", 2)
         for jobs in (several[0], several[1], several[0], several[2]):
             await jobs.pull(limit=1)
-        assert [name for _, name in mp._puller._scannings] == [several[0].name, several[2].name]
+        assert [each._name for each in mp._puller._scannings] == [several[0].name, several[2].name]
 
 
 async def test_reading_ahead_holds_no_more_than_it_should(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -968,6 +1010,6 @@ async def test_reading_ahead_holds_no_more_than_it_should(mp: Milepost, monkeypa
     got: list[int] = []
     while tasks := await jobs.pull(limit=4):
         got += positions(tasks)
-        stock = next(iter(mp._puller._scannings.values()))._stock
+        stock = next(iter(mp._puller._scannings))._stock
         assert stock is None or stock.size <= 500
     assert got == list(range(1, 41))

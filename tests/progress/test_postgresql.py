@@ -10,11 +10,11 @@ import msgspec
 import psycopg
 import pytest
 
-from milepost.dispatch import Cursor, Move, Tally, Write
+from milepost.dispatch import Cursor, Exchange, Move, Tally, Write
 from milepost.errors import SchemaMismatch, Unavailable
 from milepost.log.database import Connection, Database
 from milepost.progress.postgresql import PostgresProgress
-from milepost.progress.protocol import RolledBack, Stale
+from milepost.progress.protocol import Bare, RolledBack, Stale
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, asking, definition, held_positions, row, taken
 
@@ -53,6 +53,31 @@ async def test_a_schema_without_progress(database_url: str, schema: str) -> None
     with pytest.raises(SchemaMismatch):
         await PostgresProgress(database, schema).open()
     await database.close()
+
+
+class TestItsTransaction:
+    async def exchanged_in(self, owner: Owner, write: Write | None, connection: Connection | None) -> str | None:
+        exchange = Exchange[Bare](0.0, write, None if write else asking(due=True))
+        exchanged = await owner.progress.exchange(
+            owner.held, exchange, stall_after=9, on_park="block", connection=connection
+        )
+        owner.held = exchanged.held
+        return exchanged.transaction
+
+    async def test_a_question_takes_no_transaction_id(self, owner: Owner) -> None:
+        assert await self.exchanged_in(owner, None, None) is None
+
+    @pytest.mark.parametrize("write", [None, at(1), Write(Cursor(1), (Move(2, None, row(2)),), Tally(1))])
+    async def test_it_has_the_name_of_a_handler_s(
+        self, postgres: PostgresKeeper, owner: Owner, write: Write | None
+    ) -> None:
+        async with transaction(postgres) as connection:
+            cursor = await connection.execute("select pg_current_xact_id()::text")
+            assert await self.exchanged_in(owner, write, connection) == (await cursor.fetchone() or [None])[0]
+
+    @pytest.mark.parametrize("write", [at(1), Write(Cursor(1), (Move(2, None, row(2)),), Tally(1))])
+    async def test_what_writes_has_one(self, owner: Owner, write: Write) -> None:
+        assert await self.exchanged_in(owner, write, None)
 
 
 class TestRevisions:

@@ -92,6 +92,7 @@ class Builder:
             self.rows,
             self.appender if services.kept is Kept.WITH_THE_LOG else None,
             self.clock,
+            subscription.journal,
             batch=subscription.batch,
             stall_after=runner.settings.stall_after,
             on_park=runner.settings.on_park,

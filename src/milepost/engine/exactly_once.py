@@ -13,6 +13,7 @@ from milepost.engine.calls import AnyDelivery, Calls
 from milepost.engine.clock import Clock
 from milepost.engine.grouping import Grouping
 from milepost.engine.handler import Undecodable
+from milepost.engine.journal import Journal
 from milepost.engine.outcomes import Failed
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
@@ -106,6 +107,7 @@ class ExactlyOnce:
         rows: Rows,
         appender: Appender | None,
         clock: Clock,
+        journal: Journal,
         *,
         batch: int | None,
         stall_after: int,
@@ -118,6 +120,7 @@ class ExactlyOnce:
         self._rows = rows
         self._appender = appender
         self._clock = clock
+        self._journal = journal
         self._batch = batch is not None
         self._grouping = Grouping(batch or MESSAGES)
         self._stall_after = stall_after
@@ -224,7 +227,7 @@ class ExactlyOnce:
             except Exception as error:
                 if connection.broken:
                     raise
-                await _undo(connection)
+                await self._undo(connection, delivery, done)
                 appends.cut(kept)
                 failures |= _blamed([delivery], error)
             else:
@@ -233,6 +236,16 @@ class ExactlyOnce:
             if owned.closing or (len(appends) and time.monotonic() - begun > SECONDS):
                 break
         return done, failures
+
+    async def _undo(self, connection: Connection, delivery: AnyDelivery, done: list[AnyDelivery]) -> None:
+        """Back to the savepoint, which goes with the transaction that it is in."""
+        try:
+            await _send(connection, UNDO)
+        except NO_SAVEPOINT as error:
+            if done:
+                before = [each.message.position for each in done]
+                self._journal.ended_transaction(delivery.message, delivery.attempt, before)
+            raise TransactionEnded from error
 
     async def _exchange(
         self, owned: Owned, exchange: Exchange[Message[Any]] | None, connection: Connection
@@ -277,14 +290,6 @@ async def _begin_together(connection: Connection) -> str:
     cursor.nextset()
     [name] = await cursor.fetchone() or [""]
     return str(name)
-
-
-async def _undo(connection: Connection) -> None:
-    """Back to the savepoint, which goes with the transaction that it is in."""
-    try:
-        await _send(connection, UNDO)
-    except NO_SAVEPOINT as error:
-        raise TransactionEnded from error
 
 
 async def _send(connection: Connection, commands: bytes) -> None:

@@ -1,7 +1,7 @@
 """What is logged of a subscription, by the standard library's logging: its records have fields to search for."""
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -88,6 +88,16 @@ class Journal:
             return
         later = _later((row.due or now) - now)
         self._of(logging.WARNING, message, row.attempts, f"failed at attempt {row.attempts}{later}: {row.reason}")
+
+    def ended_transaction(self, message: Message[Any], attempt: int, before: Sequence[int]) -> None:
+        """A handler ended a transaction in which others had run; `before` has their positions."""
+        self._of(
+            logging.ERROR,
+            message,
+            attempt,
+            f"the handler ended a transaction in which others had run before it: {', '.join(map(str, before))}. "
+            "They run again; if it was committed, what they wrote is there twice then",
+        )
 
     def parked(self, message: Message[Any], attempt: int, reason: str, error: BaseException | None = None) -> None:
         """A message was given up until a person decides."""

@@ -255,7 +255,7 @@ class Exchanged:
     answer: Answer[Bare]
     now: float
     transaction: str | None = None
-    """The transaction that it was part of, as PostgreSQL names it."""
+    """The transaction that it was part of, as PostgreSQL names it once it writes."""
 
 
 class RolledBack(Exception):

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import socket
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
@@ -14,7 +13,7 @@ from milepost.engine.place import Place
 from milepost.engine.pulling.claims import Claims
 from milepost.engine.pulling.pulled import Pulled, PulledDelivery
 from milepost.engine.pulling.reporting import PullReporting
-from milepost.engine.pulling.scanning import Scanning
+from milepost.engine.pulling.scannings import Scannings
 from milepost.engine.pulling.settling import Reason, Settled, Settling, Several, a_uuid
 from milepost.engine.pulling.telling import PullTelling
 from milepost.engine.pulling.turn import Turn
@@ -27,10 +26,6 @@ from milepost.progress.pulling import Outcome, PostgresPulling, Reply, Request
 
 MOST = 10_000
 """How many deliveries one pull gives at most."""
-REMEMBERED = 1000
-"""Of so many subscriptions it is remembered how they stood, and what was read ahead."""
-READ_AHEAD = 16 * 2**20
-"""Bytes of messages that are read ahead, of all subscriptions together: who was pulled longest ago goes first."""
 LONGEST_WAIT = 3600
 """Seconds that one pull waits at most."""
 
@@ -49,13 +44,12 @@ class Puller:
         self._reporting = PullReporting()
         self._watch: Watch | None = None
         self._begun: Place | None = None
-        self._scannings: OrderedDict[tuple[str, str], Scanning] = OrderedDict()
+        self._scannings = Scannings()
 
     async def close(self) -> None:
         """Ends what it has begun; the next pull begins anew."""
         watch, self._watch, self._begun = self._watch, None, None
-        while self._scannings:
-            await self._scannings.popitem()[1].close()
+        await self._scannings.close()
         if watch is not None:
             await watch.close()
         await self._telling.close()
@@ -68,7 +62,7 @@ class Puller:
         request = _request(group, name, limit, timeout)
         place = await self._begin()
         ends = asyncio.get_running_loop().time() + longest
-        turn = await self._turn(place, request)
+        turn = self._turn(place, request)
         reply = await self._run(turn, place, request)
         if longest and not turn.claims.count:
             turn = await self._wait(place, request, reply.id, ends)
@@ -81,7 +75,7 @@ class Puller:
         async with self._watch.of(subscription) as wait:
             while True:
                 await wait.prepare()
-                turn = await self._turn(place, request)
+                turn = self._turn(place, request)
                 await self._run(turn, place, request)
                 left = ends - asyncio.get_running_loop().time()
                 if turn.claims.count or left <= 0:
@@ -89,24 +83,16 @@ class Puller:
                 await wait.sleep(min(left, turn.pause))
 
     async def _run(self, turn: Turn, place: Place, request: Request) -> Reply:
-        reply = await turn.run()
+        try:
+            reply = await turn.run()
+        finally:
+            self._scannings.make_room()
         await self._telling.pulled(place, request, reply, turn)
         return reply
 
-    async def _turn(self, place: Place, request: Request) -> Turn:
-        address = request.group, request.name
-        scanning = self._scannings.pop(address, None) or Scanning(place, request.name)
-        self._scannings[address] = scanning
-        await self._make_room()
+    def _turn(self, place: Place, request: Request) -> Turn:
+        scanning = self._scannings.of(place, request.group, request.name)
         return Turn(place, self._pulling, scanning, request)
-
-    async def _make_room(self) -> None:
-        """Forgets others than the last one."""
-        size = sum(scanning.size for scanning in self._scannings.values())
-        while len(self._scannings) > 1 and (len(self._scannings) > REMEMBERED or size > READ_AHEAD):
-            _, oldest = self._scannings.popitem(last=False)
-            size -= oldest.size
-            await oldest.close()
 
     async def _begin(self) -> Place:
         """An open `Milepost`; if progress is elsewhere, the log has to be the one that it follows."""

@@ -1,8 +1,9 @@
 """Reads the log where the cursor of a pulled subscription is: what is to become rows."""
 
 import asyncio
-from collections.abc import Sequence, Set
-from functools import lru_cache
+from collections.abc import Callable, Coroutine, Sequence, Set
+from functools import lru_cache, partial
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,6 @@ from milepost.engine.place import Place
 from milepost.engine.pulling.stock import Found, Stock
 from milepost.engine.repeats import Repeats
 from milepost.errors import Unavailable
-from milepost.log.database import end
 from milepost.log.reader import PAGE_MESSAGES, Page, Query, is_cut
 from milepost.progress.memories import Memory
 from milepost.progress.pulling import Reply
@@ -24,6 +24,11 @@ KEPT = 2**20
 """Bytes of messages that are kept for the next pull; of more, only what is wanted now is read."""
 CROWD = 16
 """How many times what is wanted is offered, at most, where others pull too: they move the cursor meanwhile."""
+
+Read = Callable[[], Coroutine[Any, Any, Stock | None]]
+"""Reads a part of the log."""
+Begin = Callable[[Read], asyncio.Task[Stock | None] | None]
+"""Begins to read, if there is room for it."""
 
 
 @lru_cache(maxsize=100)
@@ -39,9 +44,10 @@ class Scanning:
     half of it is handed out, the next part is read.
     """
 
-    def __init__(self, place: Place, name: str) -> None:
+    def __init__(self, place: Place, name: str, begin: Begin) -> None:
         self._place = place
         self._name = name
+        self._begin = begin
         self._known: Reply | None = None
         self._stock: Stock | None = None
         self._size = 0
@@ -87,7 +93,7 @@ class Scanning:
         if stock is None:
             return None
         part = stock.part(reply.position, want * self._crowd)
-        if stock.size > KEPT:
+        if stock.size > KEPT or self._closed:
             self._stock, self._size = None, 0
         elif part.scanned.position >= stock.middle:
             self._begin_ahead(msgspec.structs.replace(reply, position=stock.high), want)
@@ -96,7 +102,7 @@ class Scanning:
     def _begin_ahead(self, reply: Reply, want: int) -> None:
         """Begins to read what comes next: it is there when whoever pulls has settled."""
         if self._ahead is None and not self._closed and reply.position < self._place.log.horizon.position:
-            self._ahead = asyncio.create_task(self._read(reply, want), name="milepost-scanning")
+            self._ahead = self._begin(partial(self._read, reply, want))
 
     async def _read_ahead(self, reply: Reply) -> Stock | None:
         """What was read ahead, if that is what is wanted."""
@@ -109,12 +115,12 @@ class Scanning:
         stock = _read_by(ahead)
         return stock if stock is not None and stock.is_for(reply) else None
 
-    async def close(self) -> None:
-        """Reads nothing ahead any more."""
+    def close(self) -> None:
+        """Keeps nothing, and reads nothing ahead any more."""
         self._closed = True
-        ahead, self._ahead = self._ahead, None
+        ahead, self._ahead, self._stock = self._ahead, None, None
         if ahead is not None:
-            await end(ahead)
+            ahead.cancel()
 
     def _has(self, reply: Reply) -> bool:
         return self._stock is not None and self._stock.is_for(reply)

@@ -5,4 +5,5 @@ select :"schema".exchange(
     %(writes)s::boolean, %(position)s::bigint, %(ahead)s::bigint[], %(moves)s::jsonb,
     %(succeeded)s::bigint, %(failed)s::bigint, %(released)s::boolean,
     %(ask)s::jsonb, %(stall_after)s::bigint, %(continues)s::boolean
-)::text, pg_current_xact_id()::text, set_config('idle_in_transaction_session_timeout', %(patience)s::text, true)
+)::text, pg_current_xact_id_if_assigned()::text,
+set_config('idle_in_transaction_session_timeout', %(patience)s::text, true)

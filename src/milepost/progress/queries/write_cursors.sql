@@ -26,7 +26,7 @@ select w.lane, date_part('epoch', :"schema".clock()), s.streak, s.stalled,
            select from :"schema".deliveries d
            where d.subscription = %(subscription)s::bigint and d.lane = w.lane and d.state = 'parked'
        ),
-       n.waiting, n.retrying, n.unrouted, pg_current_xact_id()::text,
+       n.waiting, n.retrying, n.unrouted, pg_current_xact_id_if_assigned()::text,
        set_config('idle_in_transaction_session_timeout', %(patience)s::text, true)
 from written w
 left join :"schema".subscriptions s on s.id = %(subscription)s::bigint
