@@ -209,9 +209,9 @@ async def test_coming_is_cancelled(mp: Milepost) -> None:
     """Nothing is left behind: the next one gets everything."""
     await mp.create_subscription("shipping")
     await orders(mp, 1)
-    for steps in range(12):
+    for steps in range(40):
         coming = asyncio.create_task(mp.consumer("shipping").__aenter__())
-        for _ in range(steps * 3):
+        for _ in range(steps * 2):
             await asyncio.sleep(0)
         coming.cancel()
         await asyncio.wait([coming])

@@ -34,7 +34,7 @@ class Desks:
         self._locks: WeakValueDictionary[Address, asyncio.Lock] = WeakValueDictionary()
         self._clock = Clock()
         self._companies = Companies(self._clock)
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending: dict[asyncio.Task[None], Address] = {}
 
     def consumer(
         self,
@@ -67,6 +67,7 @@ class Desks:
         async with self._lock(address):
             attended = self._attended.get(address)
             if attended is None or attended.is_over:
+                await self._ended(address)
                 attended = await self._open(address)
                 self._attended[address] = attended
                 attended.runner.join(consumer)
@@ -74,7 +75,7 @@ class Desks:
                     await attended.start()
                 except BaseException:
                     attended.runner.leave(consumer)
-                    self._end(attended)
+                    self._end(address, attended)
                     raise
             else:
                 attended.runner.join(consumer)
@@ -114,24 +115,31 @@ class Desks:
                 return
             if not attended.runner.consumers:
                 del self._attended[address]
-                await asyncio.shield(self._end(attended))
+                await asyncio.shield(self._end(address, attended))
                 return
         with suppress(TimeoutError):
             async with asyncio.timeout(STORED):
                 await attended.runner.stored()
 
-    def _end(self, attended: Attended) -> asyncio.Task[None]:
+    def _end(self, address: Address, attended: Attended) -> asyncio.Task[None]:
         """Whoever waits for it may be cancelled: it comes to its end all the same."""
         task = asyncio.create_task(attended.stop())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending[task] = address
+        task.add_done_callback(self._ending.pop)
         return task
+
+    async def _ended(self, address: Address) -> None:
+        """Waits for those before it: one that is still ending would let go of the lane of the next."""
+        if (before := self._attended.pop(address, None)) is not None:
+            self._end(address, before)
+        if ending := [task for task, at in self._ending.items() if at == address]:
+            await asyncio.wait(ending)
 
     async def close(self) -> None:
         """All consumers end."""
-        attended, self._attended = list(self._attended.values()), {}
-        for each in attended:
+        attended, self._attended = self._attended, {}
+        for address, each in attended.items():
             each.runner.end(CLOSED)
-            self._end(each)
+            self._end(address, each)
         if self._ending:
             await asyncio.wait(self._ending)
