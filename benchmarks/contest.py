@@ -74,6 +74,11 @@ def contest(
 
 
 def in_turn(names: Iterable[str], number: int) -> list[str]:
-    """The order of a round: there and back, so that a machine that slows down slows everybody alike."""
+    """The order of a round: there and back, so that a machine that slows down slows everybody alike.
+
+    Each second round begins with the next one, so that nobody always comes after itself.
+    """
     forwards = list(names)
+    first = number // 2 % len(forwards)
+    forwards = forwards[first:] + forwards[:first]
     return forwards if number % 2 == 0 else forwards[::-1]
