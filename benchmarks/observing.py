@@ -22,7 +22,7 @@ from milepost import Milepost
 from milepost.contrib import opentelemetry, prometheus
 from milepost.events import Handled, HandledSeveral
 
-ROUNDS = 8
+ROUNDS = 16
 """How many times the rounds of a drain, where what is looked for is a few per cent."""
 GOAL = 0.95
 """What the drain has to reach of its rate with nobody looking."""
