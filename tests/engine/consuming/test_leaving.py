@@ -1,12 +1,15 @@
 """How consumers end, why, and what becomes of what they have."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
+from milepost.engine.consuming.company import Company
 from milepost.engine.consuming.consumer import Consumer
 from support import MakeMilepost, qualified
 
@@ -219,6 +222,39 @@ async def test_coming_is_cancelled(mp: Milepost) -> None:
             await coming.result().__aexit__(None, None, None)
     async with mp.consumer("shipping") as consumer:
         assert len(await take(consumer, 1)) == 1
+
+
+async def test_coming_is_cancelled_while_it_joins(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is still ending lets go of its own lane only: the next one waits until it has ended."""
+    await mp.create_subscription("shipping")
+    await orders(mp, 1)
+    joins, may_join, joined = asyncio.Event(), asyncio.Event(), Company.joined
+
+    @asynccontextmanager
+    async def held_up(company: Company) -> AsyncIterator[None]:
+        async with joined(company):
+            if not joins.is_set():
+                joins.set()
+                await may_join.wait()
+            yield
+
+    monkeypatch.setattr(Company, "joined", held_up)
+    coming = asyncio.create_task(mp.consumer("shipping").__aenter__())
+    await joins.wait()
+    coming.cancel()
+    await asyncio.wait([coming])
+    next_one = asyncio.create_task(mp.consumer("shipping").__aenter__())
+    # It comes no sooner than the other has ended; one that came at once would have lost its lane then.
+    await asyncio.wait([next_one], timeout=0.5)
+    may_join.set()
+    consumer = await next_one
+    await until(lambda: not mp.desks._ending)
+    [attended] = mp.desks._attended.values()
+    try:
+        assert attended._company.sharing.served == {attended.opened.id: attended}
+        assert len(await take(consumer, 1)) == 1
+    finally:
+        await consumer.__aexit__(None, None, None)
 
 
 async def test_a_subscription_that_is_made_anew_has_new_consumers(mp: Milepost) -> None:

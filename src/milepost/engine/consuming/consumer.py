@@ -303,7 +303,7 @@ class Consumer:
 
     def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Delivery]:
         """Gives deliveries so many seconds from now; returns those that were refused."""
-        open_ = {each for each in deliveries if not each.settled and each.claim.is_in_force}
+        open_ = {each for each in deliveries if each.is_open}
         self._allowance.live()
         self.desk.extend([each.claim for each in open_], seconds)
         return [each for each in deliveries if each not in open_]
