@@ -11,6 +11,7 @@ from milepost.engine.consuming import allowance as allowing
 from milepost.engine.consuming.allowance import FEW, Allowance
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.consuming.routing import Routing
 
 TIMEOUT = 2.0
 
@@ -116,6 +117,11 @@ class TestRoutes:
             await all_of(consumer, 100)
             await until(lambda: consumer.statistics().timed_out == FEW)
             await until(lambda: consumer.in_flight == len(routes))
+
+    def test_have_each_its_part(self) -> None:
+        routing = Routing([Route(f"n == {n}", capacity=capacity) for n, capacity in enumerate((0, 1, 25, 25))])
+        assert [route.capacity for route in routing.named(20)] == [0, 1, 5, 5]
+        assert [route.capacity for route in routing.named(None)] == [0, 1, 25, 25]
 
     async def test_that_change_meanwhile(self, mp: Milepost) -> None:
         async with await begin(mp, 100) as consumer:
