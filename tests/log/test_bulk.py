@@ -1,16 +1,19 @@
 """Large results come whole and in order, and can be given up at any moment."""
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from typing import LiteralString
 
 import psycopg
 import pytest
+from psycopg.errors import error_from_result
 
 from milepost.errors import Unavailable
 from milepost.log import bulk as module
 from milepost.log.bulk import Bulk
-from milepost.log.database import Database
+from milepost.log.database import Database, driver
 
 ROWS = 50_000
 NUMBERS: LiteralString = "select n, repeat('x', 100) from generate_series(1, %(count)s::int) n where 7 %% 4 = 3"
@@ -142,3 +145,17 @@ async def test_the_connection_ended_before(bulk: Bulk, database: Database, datab
     with pytest.raises(Unavailable):
         await numbers(bulk, 3)
     assert await numbers(bulk, 3) == [1, 2, 3]
+
+
+async def test_an_answer_that_no_server_gave(database: Database) -> None:
+    """What libpq says in the server's place has no code; it may not know yet that the connection is bad."""
+    with pytest.raises(Unavailable, match="^PostgreSQL: server closed the connection unexpectedly$"), driver():
+        async with await database.connect() as connection:
+            with socket.socket(fileno=os.dup(connection.pgconn.socket)) as peer:
+                peer.shutdown(socket.SHUT_RDWR)
+            raise error_from_result(connection.pgconn.prepare(b"nothing", b"select 1"))
+
+
+async def test_a_mistake_is_no_lost_connection(bulk: Bulk) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        await bulk.execute("select from nowhere", {})

@@ -21,6 +21,7 @@ from milepost.cli.progress import ProgressBar
 from milepost.log.database import Connection, fetch
 from milepost.log.feed import NOW
 from milepost.log.message import NewMessage, Property
+from milepost.log.schema import migrate
 from milepost.log.statements import in_schema
 
 BATCH = 100
@@ -64,7 +65,7 @@ def bench(
 
     **Example:** `milepost bench --url postgresql://localhost/shop --seconds 60`
     """
-    mp = milepost(url, f"milepost_bench_{uuid4().hex[:8]}", migrate="auto", pool_size=10)
+    mp = milepost(url, f"milepost_bench_{uuid4().hex[:8]}", migrate="off", pool_size=10)
     figures = asyncio.run(_measured(mp, checked_seconds(seconds)))
     if as_json:
         write_json(figures)
@@ -99,6 +100,7 @@ async def _temporary(mp: Milepost) -> AsyncIterator["Works"]:
     async with mp, AsyncExitStack() as stack:
         try:
             connections = [await stack.enter_async_context(await mp.log.database.connect()) for _ in range(8)]
+            await migrate(connections[0], name)
             await connections[0].execute(in_schema(_TABLE, name))
             yield Works(mp, connections, name)
         finally:

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg.adapt import PyFormat, Transformer
 from psycopg.errors import error_from_result
-from psycopg.pq import ConnStatus, ExecStatus, Format
+from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from milepost.log.connections import Row
@@ -125,10 +125,7 @@ def _checked(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:
         raise psycopg.OperationalError(pgconn.get_error_message()) from None
     if result.status in _DONE:
         return result
-    error = error_from_result(result)
-    if pgconn.status == ConnStatus.BAD and not isinstance(error, psycopg.OperationalError):
-        raise psycopg.OperationalError(str(error))
-    raise error
+    raise error_from_result(result)
 
 
 @cache

@@ -148,6 +148,11 @@ async def fetch(connection: Connection, statement: LiteralString, parameters: Ma
         return await cursor.fetchall() if result is not None and result.nfields else []
 
 
+def is_out_of_reach(error: BaseException | None) -> bool:
+    """Whether the connection or the server is gone. Of an answer that libpq made up the driver knows no class."""
+    return isinstance(error, OUT_OF_REACH) or (type(error) is psycopg.DatabaseError and not error.sqlstate)
+
+
 class driver:  # noqa: N801 - reads as a word at its uses
     """Around calls of the driver: its errors about connection and server become `Unavailable`.
 
@@ -160,7 +165,7 @@ class driver:  # noqa: N801 - reads as a word at its uses
         self._cancelled = self._task.cancelling() if self._task else 0
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, OUT_OF_REACH):
+        if is_out_of_reach(error):
             reason = str(error).strip().splitlines()
             raise Unavailable(f"PostgreSQL: {reason[0] if reason else type(error).__name__}") from error
         if isinstance(error, IN_RECOVERY):
