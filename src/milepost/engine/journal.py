@@ -6,6 +6,7 @@ from time import monotonic
 from typing import Any
 
 from milepost.dispatch import Row, State
+from milepost.errors import MilepostError
 from milepost.log.message import Message
 
 logger = logging.getLogger("milepost.engine")
@@ -51,6 +52,12 @@ class Journal:
     def error(self, text: str, *values: object, **fields: object) -> None:
         """What somebody has to look at."""
         self._log(logging.ERROR, text, *values, **fields)
+
+    def broke(self, what: str, error: Exception) -> None:
+        """Something came to its end by an error; where it was raised is told unless the error is one of ours."""
+        shown = None if isinstance(error, MilepostError) else error
+        text = f"{what}: {str(error) or type(error).__name__}"
+        self._logger.error("%s: %s", self._name, text, exc_info=shown)
 
     def status(self, status: str) -> None:
         """A person has paused it, or lets it go on: whoever reads the log should see both."""

@@ -127,7 +127,7 @@ class TestReasons:
             consumer.desk.writing._write = None  # type: ignore[method-assign,assignment]
             consumer.desk.writing.look()
             assert await reason_of(consumer) == "lost"
-        assert "its consumers end: 'NoneType' object is not callable" in caplog.text
+        assert "its consumers end: 'NoneType' object is not callable\nTraceback" in caplog.text
 
     async def test_drained(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")

@@ -125,7 +125,7 @@ class Attended:
                     await self._live_in(self._company)
         except Exception as error:
             only = _only(error)
-            self.journal.error("its consumers end: %s", str(only) or type(only).__name__)
+            self.journal.broke("its consumers end", only)
             raise only from only.__cause__
         finally:
             self.runner.end(LOST)
