@@ -298,6 +298,27 @@ MUTATIONS = (
         "        self._roomy += 1\n",
         ("pinned",),
     ),
+    Mutation(
+        "what waits for a full member stays in the way of others when the window is full",
+        "router.py",
+        "self._board.room() <= 0 and self._routes.share()",
+        "False",
+        ("pinned",),
+    ),
+    Mutation(
+        "what is handed over in a full window is not looked at",
+        "pinned.py",
+        "        if moved:\n            self._queue_anew(member)\n",
+        "",
+        ("pinned",),
+    ),
+    Mutation(
+        "what waited for one that is doubted stays with it",
+        "pinned.py",
+        "        self.buckets.release(member, self._owners())\n        self._queue_anew(member)\n",
+        "        self.buckets.release(member, self._owners())\n",
+        ("pinned",),
+    ),
 )
 
 

@@ -1,7 +1,7 @@
 """Which member owns which of the 1,024 buckets."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
 from typing import Generic
 
@@ -53,6 +53,11 @@ class Buckets(Generic[M]):
     def release(self, leaver: Member[M], members: Sequence[Member[M]]) -> None:
         """Leaves the buckets of one to nobody; `members` are those who stay."""
         self.owners = {bucket: owner for bucket, owner in self.owners.items() if owner is not leaver}
+        self.count(members)
+
+    def move(self, buckets: Iterable[int], owner: Member[M], members: Sequence[Member[M]]) -> None:
+        """Gives these to one, whoever had them; `members` are those who may own some by right."""
+        self.owners |= dict.fromkeys(buckets, owner)
         self.count(members)
 
     def opened(self, bucket: int) -> None:

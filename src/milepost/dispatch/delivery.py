@@ -145,8 +145,8 @@ class Delivery(msgspec.Struct, Generic[M], eq=False, gc=False):
     deadline: float | None = None
     begun: float | None = None
     """When its consumer began with it, by the clock of whoever drives the lane; None: it has not looked at it."""
-    begun_after: int = 0
-    """How many its consumer had settled by then."""
+    held_after: int = 0
+    """How many its consumer had settled by then, or by when it got it."""
 
     @property
     def is_in_force(self) -> bool:

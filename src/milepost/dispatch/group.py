@@ -126,10 +126,20 @@ class Group(ABC, Generic[M]):
     def lost_room(self, member: Member[M]) -> None:
         """Follows a member that gets no more for now."""
 
-    # Not every strategy counts what is open.
+    # Not every strategy counts what is open, or says whose an entry is before there is room for it.
 
     def opened(self, delivery: Delivery[M]) -> None:
         """Follows a delivery that was handed out."""
 
     def closed(self, delivery: Delivery[M]) -> None:
         """Follows a delivery that is no longer open."""
+
+    def doubt(self, member: Member[M]) -> None:
+        """Follows a member that was late: others get what would wait for it."""
+
+    def trust(self, member: Member[M]) -> None:
+        """Follows a member that keeps up again."""
+
+    def share(self) -> bool:
+        """Lets members with room have what waits for those without; returns whether there was something."""
+        return False

@@ -268,6 +268,14 @@ class Lane(Generic[M]):
         """A consumer's routes are others from now on; what it has stays with it. Without any it drains."""
         self._consumers().configure(consumer, routes)
 
+    def doubt(self, consumer: str) -> None:
+        """A consumer was late: what is pinned to it goes to others, until it is trusted again."""
+        self._consumers().doubt(consumer)
+
+    def trust(self, consumer: str) -> None:
+        """A consumer keeps up again: it gets its share of what is pinned."""
+        self._consumers().trust(consumer)
+
     def leave(self, consumer: str) -> None:
         """A consumer goes in good order: what it has goes to others, and nothing is counted."""
         self.give_back(list(self._consumers().leave(consumer).deliveries))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from heapq import heappop, heappush
+from itertools import chain
 from typing import Generic
 
 from milepost.dispatch.delivery import OPEN, READY, Entry, M
@@ -71,6 +72,11 @@ class Queue(Generic[M]):
                 found.append(entry)
                 left -= 1
         return found
+
+    def all(self) -> set[Entry[M]]:
+        """All that are in it, and stay."""
+        entries = chain(self._in_order, (entry for _, entry in self._late))
+        return {entry for entry in entries if entry.place == READY}
 
     def clear(self) -> list[Entry[M]]:
         """Takes all out, in order."""

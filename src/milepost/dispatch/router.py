@@ -58,7 +58,11 @@ class Router(Generic[M]):
             if (member := group.assign(entry)) is not None:
                 return entry, member
             self._routes.push(group, entry)
-        return self._routes.take()
+        taken = self._routes.take()
+        if taken is None and self._board.room() <= 0 and self._routes.share():
+            # The window is full of what waits for members without room, while others have nothing to do.
+            taken = self._routes.take()
+        return taken
 
     def _group_of(self, entry: Entry[M], now: float) -> Group[M] | None:
         """Whose entry it is; nobody's is set aside."""

@@ -84,6 +84,18 @@ class Routes(Generic[M]):
         self._place(groups)
         return consumer
 
+    def doubt(self, name: str) -> None:
+        """A consumer was late: others get what would wait for it, until it is trusted again."""
+        for member in self.consumers[name].members.values():
+            if member.group is not None:
+                member.group.doubt(member)
+
+    def trust(self, name: str) -> None:
+        """A consumer keeps up again."""
+        for member in self.consumers[name].members.values():
+            if member.group is not None:
+                member.group.trust(member)
+
     def match(self, message: M) -> Group[M] | None:
         """Whose message this is: of the highest priority that matches, whoever came first."""
         return self._index.first(message.properties)
@@ -108,6 +120,10 @@ class Routes(Generic[M]):
             ready.popleft()
             group.listed = False
         return None
+
+    def share(self) -> bool:
+        """Lets members with room have what waits for others of their group; whether there was something."""
+        return any(group.share() for group in self._queued)
 
     def clear(self) -> list[Entry[M]]:
         """Takes all entries out, in order of position, to be matched again."""

@@ -16,6 +16,7 @@ class Consumers:
     def __init__(self) -> None:
         self.routes: dict[str, tuple[Route, ...]] = {}
         self.version = 0
+        self.doubted: set[str] = set()
 
     def join(self, name: str, routes: Sequence[Route]) -> None:
         """One comes, or one that is here changes its routes."""
@@ -24,6 +25,16 @@ class Consumers:
 
     def leave(self, name: str) -> None:
         del self.routes[name]
+        self.doubted.discard(name)
+        self.version += 1
+
+    def doubt(self, name: str) -> None:
+        """What is pinned to it may go to others."""
+        self.doubted.add(name)
+        self.version += 1
+
+    def trust(self, name: str) -> None:
+        self.doubted.discard(name)
         self.version += 1
 
     def group_of(self, message: Message) -> GroupKey | None:

@@ -233,6 +233,25 @@ class Lose:
             found[0].stall()
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """A consumer was late, or keeps up again."""
+
+    worker: int = 0
+    name: int = 0
+    ends: bool = False
+
+    def run(self, world: World) -> None:
+        if (found := consumer(world, self.worker, self.name)) is not None:
+            _, holding, name = found
+            if self.ends:
+                holding.lane.trust(name)
+                holding.consumers.trust(name)
+            else:
+                holding.lane.doubt(name)
+                holding.consumers.doubt(name)
+
+
 def consumer(world: World, worker: int, name: int) -> tuple[Worker, Holding, str] | None:
     """A consumer of a worker, by any numbers."""
     found = world.holding(worker, 0)

@@ -3,13 +3,14 @@
 from dispatch.simulation.holding import Claim, Holding
 from dispatch.simulation.message import Message
 from dispatch.simulation.order import lowest_unsettled
-from dispatch.simulation.routing import check_route, check_turn, check_unrouted
+from dispatch.simulation.routing import check_route, check_turn, check_unrouted, unpin
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.delivery import Delivery, State
 
 
 def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Message]]:
     """What a lane hands out now, checked. `stall` numbers the stall of the subscription, if there is one."""
+    unpin(holding)
     given = holding.lane.next(holding.store.now, limit)
     for promised in holding.lane._board.guards.values():
         holding.promises.setdefault(promised, (holding.consumers.version, holding.answers))

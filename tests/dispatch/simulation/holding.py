@@ -81,6 +81,8 @@ class Holding(Account):
         many answers had come."""
         self.pins: dict[tuple[object, int], tuple[int, str | None]] = {}
         """Whom buckets went to, and with which version of the routes."""
+        self.shares = False
+        """Whether buckets may go to others, though nobody came, went or changed."""
         self.unrouted: set[int] = set()
         """What is about to get a row as unrouted."""
 

@@ -24,6 +24,13 @@ def check_route(holding: Holding, claim: Claim) -> None:
         _check_pin(holding, claim, group)
 
 
+def unpin(holding: Holding) -> None:
+    """Before something is handed out: while somebody is late, or the window is full, buckets go to others."""
+    holding.shares = bool(holding.consumers.doubted) or holding.lane.room() <= 0
+    if holding.shares:
+        holding.pins.clear()
+
+
 def _check_capacity(holding: Holding, claim: Claim) -> None:
     delivery = claim.delivery
     route = holding.consumers.route(str(delivery.consumer), str(delivery.route))
@@ -37,6 +44,8 @@ def _check_capacity(holding: Holding, claim: Claim) -> None:
 
 def _check_pin(holding: Holding, claim: Claim, group: GroupKey | None) -> None:
     """A bucket stays with whom it went to, while nobody comes, goes or changes."""
+    if claim.delivery in holding.promises or holding.shares:
+        return
     pin = (group, bucket_of(claim.delivery.message))
     now = (holding.consumers.version, claim.delivery.consumer)
     before = holding.pins.get(pin)
@@ -56,12 +65,16 @@ def check_unrouted(holding: Holding) -> None:
 
 
 def has_room(holding: Holding, message: Message) -> bool:
-    """Whether someone should get it who has room for certain: also after having been full."""
+    """Whether someone should get it who has room for certain: also after having been full.
+
+    What is pinned may wait for its owner, but not in a full window, where it would be in the way of others.
+    """
     group = holding.consumers.group_of(message)
     if group is None:
         return False
     rooms = [_is_low(holding, name, route) for name, route in holding.consumers.members_of(group)]
-    return all(rooms) if is_pinned(holding) else any(rooms)
+    waits = is_pinned(holding) and (holding.lane.room() > 0 or message.position in holding.record.rows)
+    return all(rooms) if waits else any(rooms)
 
 
 def is_pinned(holding: Holding) -> bool:

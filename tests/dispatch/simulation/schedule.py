@@ -55,7 +55,8 @@ class _Draw:
     def __init__(self, random: Random, setup: Setup, common: "Choices") -> None:
         self._random = random
         self._setup = setup
-        choices = [*common, *(_ROUTED if setup.strategy else ())]
+        pinned = (setup.strategy or "").startswith("pinned")
+        choices = [*common, *(_PINNED if pinned else _ROUTED if setup.strategy else ())]
         # Some schedules are calm, some see a lot of one thing.
         self._choices = [choice for choice, _ in choices]
         self._weights = [
@@ -303,4 +304,9 @@ _ROUTED: Choices = (
     (_one(_join), 8),
     (_one(_leave), 2),
     (_one(_lose), 2),
+)
+
+_PINNED: Choices = (
+    *_ROUTED,
+    (_one(lambda random: events.Doubt(random.randrange(3), random.randrange(3), random.random() < 0.3)), 2),
 )

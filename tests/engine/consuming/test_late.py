@@ -2,10 +2,11 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
+from typing import Any
 
 import pytest
 
-from engine.consuming.taking import PATIENCE, ack, orders, taking, until
+from engine.consuming.taking import PATIENCE, Taker, ack, orders, taking, until
 from milepost import Lost, Milepost, NewMessage, Retry, Route
 from milepost.engine.consuming import allowance as allowing
 from milepost.engine.consuming.allowance import FEW, Allowance
@@ -16,9 +17,9 @@ from milepost.engine.consuming.routing import Routing
 TIMEOUT = 2.0
 
 
-async def begin(mp: Milepost, count: int) -> AbstractAsyncContextManager[Consumer]:
+async def begin(mp: Milepost, count: int, **options: Any) -> AbstractAsyncContextManager[Consumer]:
     """A subscription with so many messages, which is stalled by 50 failures, and a consumer for all of them."""
-    await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=Retry(delay=3600))
+    await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=Retry(delay=3600), **options)
     await mp.append("order-1", [NewMessage("order.placed") for _ in range(count)])
     return mp.consumer("shipping", capacity=count)
 
@@ -27,6 +28,62 @@ async def all_of(consumer: Consumer, count: int) -> list[Delivery]:
     """What it has, once that is so many; it begins with all of it."""
     await until(lambda: consumer.in_flight == count)
     return consumer.at_hand(count)
+
+
+@pytest.mark.parametrize("strategy", ["pinned", "pinned_by_correlation"])
+class TestPinned:
+    async def streams(self, mp: Milepost, count: int, of: int) -> None:
+        await mp.append_many({f"order-{n}": [NewMessage("order.placed")] * of for n in range(count)})
+
+    async def test_one_that_hangs_costs_others_nothing(self, mp: Milepost, strategy: str) -> None:
+        async with await begin(mp, 1, strategy=strategy, window=50) as hanging:
+            async with taking(mp, "shipping") as other:
+                await self.streams(mp, 50, of=10)
+                await until(lambda: hanging.in_flight >= 1)
+                hanging.at_hand(1000)
+                # But for what it has, and what waits behind what it gets in turn.
+                await other.until(501 - 2 * FEW)
+                await self.streams(mp, 50, of=10)
+                await other.until(1001 - 4 * FEW)
+            assert (await mp.manage("shipping").info()).stalled is None
+
+    async def test_one_that_is_slow_costs_others_nothing(self, mp: Milepost, strategy: str) -> None:
+        """It is not late, since it has few: what waits for it fills the window."""
+        await mp.create_subscription("shipping", strategy=strategy, window=50, timeout=3600)
+        async with mp.consumer("shipping", capacity=5) as slow, taking(mp, "shipping") as other:
+            await self.streams(mp, 50, of=10)
+            await until(lambda: slow.in_flight == 5)
+            # But for a window of what waits.
+            await other.until(500 - 5 - 50)
+            await self.streams(mp, 50, of=1)
+            await other.until(550 - 5 - 50)
+
+    async def test_one_that_keeps_up_again_has_its_share(self, mp: Milepost, strategy: str) -> None:
+        async with await begin(mp, 40, strategy=strategy) as consumer, taking(mp, "shipping") as other:
+            await self.streams(mp, 50, of=4)
+            await until(lambda: consumer.is_limited)
+            await other.until(200 - FEW)
+            again = Taker(consumer)
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    while consumer.is_limited:
+                        await self.streams(mp, 50, of=1)
+                        await until(lambda: self.has_come(mp))
+                rounds = []
+                for _ in range(2):
+                    head = await mp.head()
+                    await self.streams(mp, 50, of=1)
+                    await until(lambda: self.has_come(mp))
+                    rounds.append({position - head for position in again.seen if position > head})
+                # Each stream stays with it.
+                assert rounds[0] == rounds[1]
+                assert 15 <= len(rounds[0]) <= 35
+            finally:
+                await again.stop()
+
+    async def has_come(self, mp: Milepost) -> bool:
+        info = await mp.manage("shipping").info()
+        return not info.lag.positions
 
 
 class TestAConsumerThatHangs:
@@ -47,7 +104,8 @@ class TestAConsumerThatHangs:
         async with await begin(mp, 300) as hanging:
             await until(lambda: hanging.in_flight == 300)
             async with taking(mp, "shipping") as other:
-                await other.until(200)
+                # It has room for one, which comes in turn.
+                await other.until(299)
                 assert set(other.attempts) == {1}
             assert hanging.statistics().timed_out == 0
 
@@ -95,16 +153,17 @@ async def test_one_that_goes_on_is_late_with_each(mp: Milepost) -> None:
 
 
 async def test_what_nobody_has_begun_with_takes_nothing_away(mp: Milepost) -> None:
-    """What waits for a busy consumer goes to others; what that is busy with is its own."""
+    """What waits for a busy consumer goes to others; what that is busy with is its own, and it gets no more."""
     async with await begin(mp, 100) as consumer:
         await until(lambda: consumer.in_flight == 100)
         had = consumer.at_hand(40)
         async with asyncio.timeout(PATIENCE):
-            while consumer.numbers.delivered == 100:
+            while consumer.in_flight > 40:
                 for delivery in had:
                     await delivery.extend(TIMEOUT)
                 await asyncio.sleep(0.05)
         assert (await consumer.settle(ack=had)).refused == ()
+        assert consumer.numbers.delivered == 100
 
 
 class TestRoutes:

@@ -163,7 +163,7 @@ class Consumer:
     def _begin(self, delivery: Delivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
         delivery.claim.begun = now
-        delivery.claim.begun_after = self._allowance.settled
+        delivery.claim.held_after = self._allowance.settled
         if now - delivery.since > self.desk.patience:
             self.desk.restart(delivery.claim)
 
@@ -205,8 +205,10 @@ class Consumer:
 
     def take(self, claims: Sequence[AnyClaim]) -> None:
         """Deliveries have come; for the desk."""
-        now = monotonic()
-        self._arrived.extend([Delivery(claim, self, now) for claim in claims])
+        now, settled = monotonic(), self._allowance.settled
+        for claim in claims:
+            claim.held_after = settled
+            self._arrived.append(Delivery(claim, self, now))
         self._news.set()
 
     def untaken(self) -> list[AnyClaim]:
@@ -332,22 +334,35 @@ class Consumer:
     # Time
 
     def late(self, overdue: Sequence[AnyClaim], held: Sequence[AnyClaim], *, apart: int) -> list[AnyClaim]:
-        """It was late with some of what it holds: returns what it can hardly have begun, and is not to have.
+        """It was late with some of what it holds, or late to look at it: returns what it is not to have.
 
-        `apart` is how many it has beside these, since it asked for much more time.
+        Of what it looked at that is what it can hardly have begun with. `apart` is how many it has beside these,
+        since it asked for much more time.
         """
         allowance = self._allowance
+        unseen = [claim for claim in overdue if claim.begun is None]
         if allowance.most is None and len(held) <= FEW:
-            return []
-        allowance.limit(min(claim.begun_after for claim in overdue), self.desk.created.declaration.timeout)
+            return unseen
+        allowance.limit(min(claim.held_after for claim in overdue), self.desk.created.declaration.timeout)
         self._apart = apart
         self.desk.reroute(self, self.core_routes)
-        return list(held[max(FEW, allowance.most or 0) :])
+        self.desk.doubt(self)
+        if len(unseen) == len(overdue):
+            return unseen
+        return list(dict.fromkeys([*unseen, *held[max(FEW, allowance.most or 0) :]]))
 
     def has_settled(self, count: int) -> None:
         """Its user has said what becomes of so many; for the desk."""
-        if self._allowance.settle(count, self._routing.capacity):
+        allowance = self._allowance
+        if allowance.settle(count, self._routing.capacity):
             self.desk.reroute(self, self.core_routes)
+            if allowance.most is None:
+                self.desk.trust(self)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether it gets fewer than it asks for, since it was late."""
+        return self._allowance.most is not None
 
     @property
     def _most(self) -> int | None:

@@ -302,6 +302,16 @@ class Desk:
             owned.lane.configure(consumer.name, routes)
             self.look()
 
+    def doubt(self, consumer: Consumer) -> None:
+        """A consumer was late: others get what is pinned to it, until it is trusted again."""
+        if consumer.name in self.consumers and (owned := self.owned) is not None:
+            owned.lane.doubt(consumer.name)
+
+    def trust(self, consumer: Consumer) -> None:
+        """A consumer keeps up again."""
+        if consumer.name in self.consumers and (owned := self.owned) is not None:
+            owned.lane.trust(consumer.name)
+
     def give_back(self, claims: Sequence[AnyClaim]) -> None:
         """These were not tried: they go out again."""
         if claims and (owned := self.owned) is not None:

@@ -102,13 +102,10 @@ class Settler:
         owned = self._desk.owned
         if owned is None:
             return
-        claims = [claim for claim in overdue if claim.begun is not None]
-        back = [claim for claim in overdue if claim.begun is None]
-        if claims:
-            back += self._taken_back(consumer, owned, claims)
+        back = self._taken_back(consumer, owned, overdue)
         owned.lane.give_back(back)
         consumer.tell_lost(back, TAKEN_BACK)
-        claims = [claim for claim in claims if claim.is_in_force]
+        claims = [claim for claim in overdue if claim.is_in_force]
         if not claims:
             return
         owned.lane.retry(claims, self._clock.now(), reason=TIMED_OUT)
@@ -118,7 +115,7 @@ class Settler:
         consumer.tell_lost(claims, TIMED_OUT)
 
     def _taken_back(self, consumer: "Consumer", owned: Owned, late: "Sequence[AnyClaim]") -> "list[AnyClaim]":
-        """What else goes to others, of a consumer that was late with these."""
+        """What goes to others, of a consumer that was late with these."""
         held = owned.lane.held_by(consumer.name)
         usual = self._clock.now() + self._desk.created.declaration.timeout
         # What it has asked much more time for stays.
@@ -126,9 +123,10 @@ class Settler:
         beyond = consumer.late(late, short, apart=len(held) - len(short))
         if beyond:
             self._journal.warning(
-                "%s was late: %s of what it has go to others, and it gets fewer until it keeps up",
+                "%s was late: %s of what it has go to others%s",
                 consumer.name,
                 f"{len(beyond):,}",
+                ", and it gets fewer until it keeps up" if consumer.is_limited else "",
             )
         return beyond
 
