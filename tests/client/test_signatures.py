@@ -58,5 +58,5 @@ NOT_REMOTE = {
     *("read_pages", "follow_pages", "delivery_pages", "forget"),
     *("close", "look", "told", "untaken", "ack", "extend", "route_of", "settled", "stop", "take", "take_acked"),
     *("why_refused", "at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"),
-    *("has_settled", "late"),
+    *("has_settled", "is_limited", "late"),
 }

@@ -294,8 +294,8 @@ MUTATIONS = (
     Mutation(
         "what waits for a pinned member is not looked at when it has room",
         "pinned.py",
-        "        self._roomy += 1\n        self._show_head(member)\n",
-        "        self._roomy += 1\n",
+        "        self._show_head(member)\n        self.wake()\n",
+        "        self.wake()\n",
         ("pinned",),
     ),
     Mutation(
@@ -313,10 +313,10 @@ MUTATIONS = (
         ("pinned",),
     ),
     Mutation(
-        "what waited for one that is doubted stays with it",
+        "what waited for one that leaves is lost",
         "pinned.py",
-        "        self.buckets.release(member, self._owners())\n        self._queue_anew(member)\n",
-        "        self.buckets.release(member, self._owners())\n",
+        "        for member in members:\n            self._queue_anew(member)\n",
+        "",
         ("pinned",),
     ),
 )

@@ -84,6 +84,8 @@ async def crash_that_takes_positions_back(mp: Milepost, server: Server, follower
     expected: list[int] = []
     for attempt in range(8):
         expected += [(await mp.append(f"kept-{attempt}-{number}", M)).position for number in range(40)]
+        # Whoever begins to follow only after these knows nothing that survives, and is told everything again.
+        assert await follower.until(len(expected)) == expected
         await flush(mp)
         await hold_writers(mp)
         expected += [(await mp.append(f"lost-{attempt}-{number}", M)).position for number in range(60)]

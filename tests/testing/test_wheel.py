@@ -32,12 +32,13 @@ def wheel(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(400)
-def test_an_empty_environment(wheel: Path, project: Project, tmp_path: Path) -> None:
+def test_an_empty_environment(wheel: Path, project: Project) -> None:
     names = ZipFile(wheel).namelist()
     for path in (ROOT / "src").rglob("*"):
         if path.suffix in (".py", ".sql", ".typed"):
             assert str(path.relative_to(ROOT / "src")) in names
-    environment = tmp_path / "venv"
+    # Not in pytest's folder, which each pytest that starts closes to the user that the server runs as.
+    environment = project.temporary / "venv"
     venv.create(environment, with_pip=False, symlinks=True)
     project.python = str(environment / "bin" / "python")
 

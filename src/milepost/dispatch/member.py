@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 class Consumer(Generic[M]):
     """Who takes messages, by one or several routes."""
 
-    __slots__ = ("arrival", "deliveries", "former", "members", "name")
+    __slots__ = ("arrival", "deliveries", "doubted", "former", "members", "name")
 
     def __init__(self, name: str, arrival: int) -> None:
         self.name = name
         self.arrival = arrival
         """Counts those who came; a lower one came earlier."""
+        self.doubted = False
+        """Whether it was late, and has not caught up."""
         self.members: dict[str, Member[M]] = {}
         """By the names of its routes, in their order."""
         self.former: dict[str, Member[M]] = {}

@@ -34,7 +34,9 @@ class Routes(Generic[M]):
         """By name, in the order in which they came."""
         self.version = 0
         """Grows whenever a message may match another group than before."""
-        self._make_group: _MakeGroup[M] = _group_maker(strategy, bucket_of)
+        self._uneven: dict[Group[M], None] = {}
+        """Groups where entries may wait for one, while others have room."""
+        self._make_group: _MakeGroup[M] = _group_maker(strategy, bucket_of, self._uneven)
         self._arrivals = 0
         self._index: FilterIndex[Group[M]] = FilterIndex()
         self._groups: dict[tuple[str | None, int], Group[M]] = {}
@@ -86,13 +88,17 @@ class Routes(Generic[M]):
 
     def doubt(self, name: str) -> None:
         """A consumer was late: others get what would wait for it, until it is trusted again."""
-        for member in self.consumers[name].members.values():
+        consumer = self.consumers[name]
+        consumer.doubted = True
+        for member in consumer.members.values():
             if member.group is not None:
                 member.group.doubt(member)
 
     def trust(self, name: str) -> None:
         """A consumer keeps up again."""
-        for member in self.consumers[name].members.values():
+        consumer = self.consumers[name]
+        consumer.doubted = False
+        for member in consumer.members.values():
             if member.group is not None:
                 member.group.trust(member)
 
@@ -123,7 +129,7 @@ class Routes(Generic[M]):
 
     def share(self) -> bool:
         """Lets members with room have what waits for others of their group; whether there was something."""
-        return any(group.share() for group in self._queued)
+        return any(group.share() for group in list(self._uneven))
 
     def clear(self) -> list[Entry[M]]:
         """Takes all entries out, in order of position, to be matched again."""
@@ -234,6 +240,7 @@ class Routes(Generic[M]):
     def _forget(self, group: Group[M]) -> None:
         del self._groups[_key(group.filter, group.priority)]
         self._full.pop(group, None)
+        self._uneven.pop(group, None)
         self._moved.pop(group, None)
         self._gone[group] = None
 
@@ -280,7 +287,9 @@ def _check_names(routes: Sequence[Route]) -> None:
             raise ValueError(f"{number} routes are called {name!r}; each route of a consumer needs its own name")
 
 
-def _group_maker(strategy: str, bucket_of: Callable[[M], int] | None) -> _MakeGroup[M]:
+def _group_maker(
+    strategy: str, bucket_of: Callable[[M], int] | None, uneven: dict[Group[M], None]
+) -> _MakeGroup[M]:
     if strategy not in STRATEGIES:
         raise ValueError(f"there is no strategy {strategy!r}; there are {', '.join(STRATEGIES)}")
     if strategy == "round_robin":
@@ -289,4 +298,4 @@ def _group_maker(strategy: str, bucket_of: Callable[[M], int] | None) -> _MakeGr
         return DispatchToSingle
     if bucket_of is None:
         raise ValueError(f"the strategy {strategy} needs a function `bucket_of`")
-    return partial(Pinned, bucket_of=bucket_of)
+    return partial(Pinned, bucket_of=bucket_of, uneven=uneven)

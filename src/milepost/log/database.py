@@ -25,7 +25,12 @@ server that comes back after a minute it would hear another minute later."""
 IN_RECOVERY = (psycopg.errors.FeatureNotSupported, psycopg.errors.ReadOnlySqlTransaction)
 """What a standby answers: it has no unlogged tables, and takes no writes."""
 
-OUT_OF_REACH = (psycopg.OperationalError, PoolTimeout, psycopg.errors.IdleInTransactionSessionTimeout)
+OUT_OF_REACH = (
+    psycopg.OperationalError,
+    PoolTimeout,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+    psycopg.errors.TransactionTimeout,
+)
 """What says that a connection cannot be had, or has ended."""
 
 Connection = psycopg.AsyncConnection[TupleRow]

@@ -83,6 +83,8 @@ class Holding(Account):
         """Whom buckets went to, and with which version of the routes."""
         self.shares = False
         """Whether buckets may go to others, though nobody came, went or changed."""
+        self.lent: set[tuple[int, str, str]] = set()
+        """Who is doubted and got something, since others did; with the version of the routes."""
         self.unrouted: set[int] = set()
         """What is about to get a row as unrouted."""
 

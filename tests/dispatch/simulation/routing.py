@@ -20,13 +20,18 @@ def check_route(holding: Holding, claim: Claim) -> None:
     member = (str(delivery.consumer), str(delivery.route))
     ensure(member in members, f"{claim.position} goes to {member}, and should go to one of {members}")
     _check_capacity(holding, claim)
-    if is_pinned(holding):
-        _check_pin(holding, claim, group)
+    if is_pinned(holding) and delivery not in holding.promises:
+        trusted = [name for name, _ in members if name not in consumers.doubted]
+        if trusted and delivery.consumer not in trusted:
+            _check_lent(holding, claim, member)
+        else:
+            holding.lent.clear()
+            _check_pin(holding, claim, group)
 
 
 def unpin(holding: Holding) -> None:
-    """Before something is handed out: while somebody is late, or the window is full, buckets go to others."""
-    holding.shares = bool(holding.consumers.doubted) or holding.lane.room() <= 0
+    """Before something is handed out: where the window is full, buckets go to others."""
+    holding.shares = holding.lane.room() <= 0
     if holding.shares:
         holding.pins.clear()
 
@@ -44,7 +49,7 @@ def _check_capacity(holding: Holding, claim: Claim) -> None:
 
 def _check_pin(holding: Holding, claim: Claim, group: GroupKey | None) -> None:
     """A bucket stays with whom it went to, while nobody comes, goes or changes."""
-    if claim.delivery in holding.promises or holding.shares:
+    if holding.shares:
         return
     pin = (group, bucket_of(claim.delivery.message))
     now = (holding.consumers.version, claim.delivery.consumer)
@@ -52,6 +57,14 @@ def _check_pin(holding: Holding, claim: Claim, group: GroupKey | None) -> None:
     if before is not None and before[0] == now[0]:
         ensure(before[1] == now[1], f"bucket {pin} went from {before[1]} to {now[1]}")
     holding.pins[pin] = now
+
+
+def _check_lent(holding: Holding, claim: Claim, member: tuple[str, str]) -> None:
+    """One that is doubted gets what nobody has tried, and between two of its own another gets something."""
+    ensure(not claim.counted and not claim.alone, f"{claim.position} was tried, and goes to {member}")
+    lent = (holding.consumers.version, *member)
+    ensure(lent not in holding.lent or holding.shares, f"{claim.position} goes to {member}, who just had one")
+    holding.lent.add(lent)
 
 
 def check_unrouted(holding: Holding) -> None:

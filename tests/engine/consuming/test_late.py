@@ -36,15 +36,15 @@ class TestPinned:
         await mp.append_many({f"order-{n}": [NewMessage("order.placed")] * of for n in range(count)})
 
     async def test_one_that_hangs_costs_others_nothing(self, mp: Milepost, strategy: str) -> None:
-        async with await begin(mp, 1, strategy=strategy, window=50) as hanging:
+        async with await begin(mp, 100, strategy=strategy, window=50) as hanging:
+            await all_of(hanging, 100)
             async with taking(mp, "shipping") as other:
                 await self.streams(mp, 50, of=10)
-                await until(lambda: hanging.in_flight >= 1)
-                hanging.at_hand(1000)
-                # But for what it has, and what waits behind what it gets in turn.
-                await other.until(501 - 2 * FEW)
+                # But for what it was late with, which is tried again much later.
+                await other.until(600 - FEW)
                 await self.streams(mp, 50, of=10)
-                await other.until(1001 - 4 * FEW)
+                await other.until(1100 - FEW)
+                assert set(other.attempts) == {1}
             assert (await mp.manage("shipping").info()).stalled is None
 
     async def test_one_that_is_slow_costs_others_nothing(self, mp: Milepost, strategy: str) -> None:

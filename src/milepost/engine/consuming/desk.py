@@ -128,6 +128,8 @@ class Desk:
         lane = Lane(settings, state, breaker=self._breaker, routes=routes, random=random.random)
         for consumer in self.consumers.values():
             lane.join(consumer.name, consumer.core_routes)
+            if consumer.is_limited:
+                lane.doubt(consumer.name)
         if self._stood_by:
             self._stood_by = False
             self.journal.info("takes over: it serves its consumers from now on")

@@ -120,8 +120,9 @@ class Settler:
         usual = self._clock.now() + self._desk.created.declaration.timeout
         # What it has asked much more time for stays.
         short = [claim for claim in held if claim.deadline is None or claim.deadline <= usual]
+        was_limited = consumer.is_limited
         beyond = consumer.late(late, short, apart=len(held) - len(short))
-        if beyond:
+        if beyond and not was_limited:
             self._journal.warning(
                 "%s was late: %s of what it has go to others%s",
                 consumer.name,
