@@ -72,9 +72,8 @@ async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
     deploy.start(old)
     await load.append(50)
     await deploy.until_handled(old, 50)
-    appending = asyncio.create_task(mixed(load))
     after = deploy.start(new)
-    await appending
+    await mixed(load, lambda: "orders: types changed" in after.said)
     _, definition = await stored.definitions()
     _, by_new = await decided(mp, definition, lambda m: m.type == "a", lambda m: m.type in "ab")
     await deploy.until(lambda: set(by_new) <= set(deploy.record.positions("v2")))
@@ -85,12 +84,15 @@ async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
     assert "orders: types changed: it selected a and now selects a, b, from position" in after.said
 
 
-async def mixed(load: Load) -> None:
-    """Both types, for a while."""
-    for _ in range(300):
-        await load.append(1, "a")
-        await load.append(1, "b")
-        await asyncio.sleep(0.003)
+async def mixed(load: Load, is_over: Callable[[], bool]) -> None:
+    """Both types, until something has happened and for a while after it."""
+    left = 100
+    async with asyncio.timeout(60):
+        while left:
+            left -= is_over()
+            await load.append(1, "a")
+            await load.append(1, "b")
+            await asyncio.sleep(0.003)
 
 
 async def test_a_handler_that_is_removed_passes_nothing_over_that_was_set_aside(
