@@ -9,7 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from milepost import Unavailable
-from milepost.log.database import Connection, Database
+from milepost.log.database import Connection, Database, fetch
 
 
 async def test_one_who_is_cancelled_while_giving_back_takes_nothing_along(database: Database) -> None:
@@ -134,3 +134,12 @@ def test_a_loop_that_ends_takes_no_connection_away_from_a_statement(database_url
         return row
 
     assert asyncio.run(read()) == (1,)
+
+
+async def test_a_transaction_that_the_server_ended_for_its_length(database: Database) -> None:
+    async with await database.connect() as connection:
+        if connection.info.server_version < 170_000:
+            pytest.skip("PostgreSQL 17 brought transaction_timeout")
+        await connection.execute("set transaction_timeout = 50")
+        with pytest.raises(Unavailable, match="transaction timeout"):
+            await fetch(connection, "select pg_sleep(60)", {})

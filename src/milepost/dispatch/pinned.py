@@ -1,4 +1,4 @@
-"""Each bucket of messages to one member, for as long as that stays."""
+"""Each bucket of messages to one member, for as long as that stays and keeps up."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
