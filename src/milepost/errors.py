@@ -126,7 +126,7 @@ class LogMismatch(MilepostError):
 
 
 class NoDatabase(MilepostError):
-    """No database was named, or the embedded one cannot be started."""
+    """No database was named, or by no address, or the embedded one cannot be started."""
 
 
 class Unavailable(MilepostError):

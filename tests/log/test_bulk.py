@@ -3,12 +3,13 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import LiteralString
 
 import psycopg
 import pytest
 from psycopg.errors import error_from_result
+from psycopg.pq.abc import PGconn, PGresult
 
 from milepost.errors import Unavailable
 from milepost.log import bulk as module
@@ -125,6 +126,41 @@ async def test_if_the_server_does_not_stop_the_connection_is_cut(
         await reading
     assert await numbers(bulk, 3) == [1, 2, 3]
     assert await backend(database) != pid
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_loop_that_ends_waits_for_the_thread(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    """Or the connection would be closed under the thread, and the next one could take its place."""
+    checked, under_way, cut = module._checked, [], []
+
+    def watched(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:
+        under_way.append(pgconn)
+        try:
+            return checked(pgconn, call)
+        except psycopg.Error as error:
+            cut.append(error)
+            raise
+        finally:
+            under_way.remove(pgconn)
+
+    monkeypatch.setattr(module, "_checked", watched)
+
+    async def leave_it_behind() -> None:
+        database = Database(database_url, pool_size=1)
+        await database.open()
+        pid = await backend(database)
+        reading = asyncio.create_task(Bulk(database).execute(ASLEEP, {"count": 1}))
+        await until_it_sleeps(database_url, pid)
+        reading.cancel()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        assert under_way
+
+    asyncio.run(leave_it_behind())
+    assert not under_way
+    assert len(cut) == 1
 
 
 async def test_the_connection_ends(bulk: Bulk, database: Database, database_url: str) -> None:

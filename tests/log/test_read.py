@@ -9,8 +9,9 @@ import pytest
 
 from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
 from milepost.log import reader
-from milepost.log.reader import Query
+from milepost.log.reader import Lanes, Query
 from milepost.log.selection import Selection
+from milepost.names import bucket_of
 from support import following, positions, qualified
 
 
@@ -168,6 +169,27 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
         assert found == sorted(found, reverse="backwards" in query)
 
 
+@pytest.mark.parametrize(
+    "selection",
+    [Selection(), Selection.of(category=["big", "small"]), Selection.of(types="t"), Selection.of(category="big")],
+)
+@pytest.mark.parametrize("numbers", [{0}, {1, 3}, {0, 1, 2, 3}])
+async def test_lanes_in_pages_that_are_bounded(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch, selection: Selection, numbers: set[int]
+) -> None:
+    monkeypatch.setattr(reader, "PAGE_BYTES", 12_000)
+    for number in range(30):
+        await mp.append(f"big-{number}", NewMessage("t", "x" * 5000))
+        await mp.append(f"small-{number}", NewMessage("t"))
+    everything = [message async for message in mp.read()]
+    wanted = [m.position for m in everything if selection.matches(m) and bucket_of(m.stream) % 4 in numbers]
+    query = Query(selection, lanes=Lanes(4, frozenset(numbers)), page=7)
+    history = mp.log.feed.history
+    pages = [segment.messages async for segment in history.after(query, 0)]
+    assert [message.position for page in pages for message in page] == wanted
+    assert all(len(page) <= 7 and sum(m.size for m in page[:-1]) < 12_000 for page in pages)
+
+
 async def test_positions_in_pages_that_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "PAGE_BYTES", 2500)
     await mp.append("order-1", [NewMessage("t", "x" * 1000) for _ in range(7)])
@@ -301,6 +323,13 @@ class TestPlans:
         """By the index, and not by sorting all that there is of them."""
         plan = await self.plan(mp, Query(Selection.of(category=["c7", "c8"])))
         assert "messages_category" in plan
+        assert "Seq Scan on messages" not in plan
+
+    @pytest.mark.parametrize(("category", "index"), [(None, "messages_pkey"), ("c7", "messages_category")])
+    async def test_some_lanes(self, mp: Milepost, category: str | None, index: str) -> None:
+        lanes = Lanes(16, frozenset({0, 3}))
+        plan = await self.plan(mp, Query(Selection.of(category=category), lanes=lanes), low=19_900, high=2**63 - 1)
+        assert index in plan
         assert "Seq Scan on messages" not in plan
 
     async def test_several_streams(self, mp: Milepost) -> None:

@@ -59,6 +59,30 @@ async def test_an_append_in_the_callers_transaction_wakes_at_its_commit(
             await sleeper.until(number)
 
 
+async def test_the_end_of_a_transaction_that_holds_all_up_is_heard(
+    mp: Milepost, sleeper: Follower, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the pause between two looks has become meanwhile."""
+    paused = asyncio.Event()
+
+    async def heard(seconds: float | None) -> bool:
+        paused.set()
+        return await is_heard(seconds)
+
+    await asleep(mp)
+    is_heard = mp.log.wakeups.heard
+    monkeypatch.setattr(feed, "STALLED_PAUSE", (3600, 3600))
+    monkeypatch.setattr(feed, "DEAF", 0)
+    async with await Connection.connect(database_url) as connection:
+        await mp.append("a-1", M, connection=connection)
+        monkeypatch.setattr(mp.log.wakeups, "heard", heard)
+        await mp.append("b-1", M)
+        await paused.wait()
+        assert sleeper.seen == []
+        await connection.commit()
+        await sleeper.until(2)
+
+
 async def test_none_is_lost_at_any_moment(mp: Milepost, sleeper: Follower, make_mp: MakeMilepost) -> None:
     """Appends at moments spread over the whole cycle of looking, marking and falling asleep."""
     async with make_mp() as appender:
@@ -129,10 +153,13 @@ async def test_what_is_there_beyond_a_gap_does_not_wait_for_more(
         await mp.log.wakeups.probed()
         await asleep(mp)
 
-        async def never(seconds: float | None) -> bool:
-            return await asyncio.Event().wait()
+        async def never(seconds: float) -> bool:
+            await asyncio.sleep(seconds)
+            return False
 
-        mp.log.wakeups.heard = never  # type: ignore[method-assign]
+        for rest in ("REST", "SHORT_REST"):
+            monkeypatch.setattr(feed, rest, 3600.0)
+        mp.log.wakeups.heard = never  # type: ignore[method-assign, assignment]
         await mp.append("a-1", M, connection=one)
         await mp.append("b-1", M, connection=other)
         await mp.append("a-1", M, connection=one)

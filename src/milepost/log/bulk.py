@@ -72,16 +72,20 @@ class Bulk:
 
         running = self._threads.run(begin)
         waits.acquire(timeout=HAND_OVER)
-        awaited: asyncio.Future[Any] = running
-        while not awaited.done():
+        awaited: list[asyncio.Future[Any]] = [running]
+        while not all(future.done() for future in awaited):
             try:
-                await asyncio.wait([awaited])
+                await asyncio.wait(awaited)
             except asyncio.CancelledError:
-                if awaited is running:
-                    awaited = asyncio.create_task(_stop(connection, running))
-        if awaited is not running:
-            raise asyncio.CancelledError
-        return running.result()
+                if awaited == [running]:
+                    stopping = asyncio.create_task(_stop(connection, running))
+                    stopping.add_done_callback(lambda _: _cut(connection, running))
+                    awaited.append(stopping)
+        if awaited == [running]:
+            return running.result()
+        # Looked at: nobody waits for it any more.
+        running.exception()
+        raise asyncio.CancelledError
 
     def _fetch(self, connection: Connection, query: bytes, values: Sequence[Any]) -> PGresult:
         pgconn = connection.pgconn
@@ -96,24 +100,27 @@ class Bulk:
 
 
 async def _stop(connection: Connection, running: "asyncio.Future[PGresult]") -> None:
-    """Ends what a thread waits for: by asking the server, and if that does not help, by cutting the connection."""
+    """Asks the server to end what a thread waits for, and waits for that a while."""
+    if running.done():
+        return
     with suppress(psycopg.Error):
         await connection.cancel_safe(timeout=CANCEL_TIMEOUT)
     await asyncio.wait([running], timeout=CANCEL_TIMEOUT)
-    if not running.done():
-        with suppress(psycopg.Error):
-            _cut(connection.pgconn.socket)
-    await asyncio.wait([running])
-    # Looked at: nobody waits for it any more.
-    running.exception()
 
 
-def _cut(descriptor: int) -> None:
-    """Ends a connection under whoever waits for it; closing it stays theirs."""
-    peer = socket.socket(fileno=descriptor)
-    with suppress(OSError):
-        peer.shutdown(socket.SHUT_RDWR)
-    peer.detach()
+def _cut(connection: Connection, running: "asyncio.Future[PGresult]") -> None:
+    """If asking did not help, or a loop that ends left no time for it: ends the connection under the thread.
+
+    Closing it stays with whoever has it.
+    """
+    if running.done():
+        return
+    with suppress(psycopg.Error, OSError):
+        peer = socket.socket(fileno=connection.pgconn.socket)
+        try:
+            peer.shutdown(socket.SHUT_RDWR)
+        finally:
+            peer.detach()
 
 
 def _checked(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:

@@ -11,12 +11,17 @@ from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from milepost.errors import Unavailable
+from milepost.errors import NoDatabase, Unavailable
 from milepost.log.connections import Row
 from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
+
+NO_ADDRESS = (
+    "this is no address that PostgreSQL understands: "
+    "postgresql://user:password@host:5432/database is wanted, or embedded"
+)
 
 TRY_AGAIN = 1.0
 """Seconds between two attempts to connect while somebody waits. Left to itself, the pool doubles its pauses: of a
@@ -193,7 +198,11 @@ async def end(task: asyncio.Task[Any]) -> None:
 
 def _for_a_primary(url: str) -> str:
     # Only a primary can tell what is final; a standby is refused, and with several hosts the next is tried.
-    given = conninfo_to_dict(url)
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        # The driver's own words would repeat the address, and a password with it.
+        raise NoDatabase(NO_ADDRESS) from None
     defaults: dict[str, str | int] = {
         "connect_timeout": CONNECT_TIMEOUT,
         "application_name": "milepost",

@@ -44,6 +44,8 @@ SAMPLE_AFTER = 1.0
 """Seconds after which it sees to it all the same: the mark that wakes it has to be renewed."""
 STALLED_PAUSE = (0.0005, 0.1)
 """Shortest and longest pause while somebody is appending and nothing is final yet, in seconds."""
+DEAF = 0.2
+"""The part of such a pause that no notification ends: it bounds how often the horizon is asked for."""
 OUTAGE_PAUSE = (0.1, 5.0)
 """Shortest and longest pause while the database is unavailable, in seconds."""
 
@@ -262,7 +264,9 @@ class Feed:
         if horizon.position > self._consumed or self._generation != horizon.generation:
             return stalled
         if not horizon.settled:
-            await asyncio.sleep(stalled)
+            # Who is appending may tell of its end; of others, who tell as well, too much would be heard.
+            await asyncio.sleep(stalled * DEAF)
+            await self._wakeups.heard(stalled * (1 - DEAF))
             return min(stalled * 2, STALLED_PAUSE[1])
         if self._wakeups.listening:
             await self._wakeups.wait(self.poll)

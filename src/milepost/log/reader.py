@@ -40,6 +40,8 @@ _DIRECTIONS: dict[bool, LiteralString] = {False: "asc", True: "desc"}
 _BY_STREAM: LiteralString = """and m.stream_id = any(array(
               select s.stream_id from :"schema".streams s where s.name = any(%(streams)s::text[])))"""
 
+_OF_LANES: LiteralString = "and (%(lanes)s::boolean[])[mod(m.bucket, cardinality(%(lanes)s::boolean[])) + 1]"
+
 _NAMED: dict[str, LiteralString] = {
     "stream": "s.name",
     # By its index, one by one: a join would read all streams as soon as a page is large enough.
@@ -63,7 +65,7 @@ class Lanes:
     """Some of the shares into which streams are divided: those whose bucket modulo `of` is one of `numbers`."""
 
     of: int
-    numbers: tuple[int, ...]
+    numbers: frozenset[int]
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,14 @@ class Query:
         return self.page if limit is None or self.filter is not None else min(self.page, limit)
 
     @property
-    def whole(self) -> bool:
-        """Whether it reads every message, forwards."""
-        narrowed = self.since or self.condition or self.filter or self.backwards or self.lanes
-        return self.selection.everything and not narrowed
+    def ends_by_sizes(self) -> bool:
+        """Whether sizes say where a page ends: it has all of the log, of categories or of lanes, in order."""
+        return not (self.has_conditions or self.backwards or self.selection.streams is not None)
 
     @property
     def has_conditions(self) -> bool:
-        """Whether messages of its streams or categories are looked at before they are read."""
-        return bool(self.selection.types is not None or self.since or self.condition or self.lanes)
+        """Whether messages are looked at before they are read, other than for what an index or a number says."""
+        return bool(self.selection.types is not None or self.since or self.condition)
 
     @property
     def spans(self) -> tuple[int, int]:
@@ -119,7 +120,8 @@ class Query:
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
         # Where it reads in order and drops nothing, its limit bounds a statement well enough.
-        if not self.has_conditions and selection.streams is None and len(selection.categories or ()) <= 1:
+        drops_nothing = not (self.has_conditions or self.lanes)
+        if drops_nothing and selection.streams is None and len(selection.categories or ()) <= 1:
             return END, END
         return FIRST_SPAN, END if indexed else MAX_SPAN
 
@@ -140,8 +142,7 @@ class Query:
             "type_pattern": types.pattern if types else None,
             "since": self.since.time if self.since else None,
             "since_above": self.since.above if self.since else 0,
-            "lanes": lanes.of if lanes else None,
-            "lane_numbers": list(lanes.numbers) if lanes else [],
+            "lanes": [number in lanes.numbers for number in range(lanes.of)] if lanes else None,
             "where": condition.path if condition else None,
             "where_values": msgspec.json.encode(condition.values).decode() if condition else "{}",
         }
@@ -176,16 +177,22 @@ class Reader:
 
     def log_statement(self, query: Query) -> LiteralString:
         """The statement that reads a page of this query across streams."""
-        if query.whole:
-            return self._statements.get("read_everything", **self._streams)
+        if query.ends_by_sizes:
+            return self._ended_by_sizes(query)
         if query.selection.streams is not None:
             return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM, **self._streams)
         if query.selection.categories is not None:
-            if not query.has_conditions and not query.backwards:
-                sizes = self._statements.get("sizes_of_categories")
-                return self._statements.get("read_whole_categories", sizes=sizes, **self._streams)
             return self._statements.get("read_categories", direction=query.direction, **self._streams)
         return self._statements.get("read_log", direction=query.direction, access="", **self._streams)
+
+    def _ended_by_sizes(self, query: Query) -> LiteralString:
+        get = self._statements.get
+        lanes: LiteralString = _OF_LANES if query.lanes else ""
+        if query.selection.categories is None:
+            end = get("end_of_page", sizes=get("sizes_of_log", lanes=lanes))
+            return get("read_everything", end=end, lanes=lanes, **self._streams)
+        end = get("end_of_page", sizes=get("sizes_of_categories", lanes=lanes))
+        return get("read_whole_categories", end=end, lanes=lanes, **self._streams)
 
     async def log_pages(
         self,

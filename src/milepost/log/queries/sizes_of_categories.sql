@@ -1,10 +1,11 @@
--- The positions and sizes of the next messages of some categories.
+-- The positions and sizes of the next messages of some categories, or of some lanes of these.
 select m."position", m.size
 from unnest(%(hashes)s::integer[]) as chosen(hash)
 cross join lateral (
     select m."position", m.size
     from :"schema".messages m
     where m.category_hash = chosen.hash and m."position" > %(low)s and m."position" <= %(high)s
+      {{lanes}}
     order by m."position"
     limit %(limit)s
 ) m
