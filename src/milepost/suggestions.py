@@ -2,6 +2,19 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from inspect import signature
+from typing import Any, Self
+
+
+class Suggesting:
+    """A class of options, all given by their names: a misspelt one is refused with the one that is meant."""
+
+    def __new__(cls, *_: Any, **options: Any) -> Self:
+        known = signature(cls.__init__).parameters
+        for name in options:
+            if name not in known:
+                raise TypeError(f"{cls.__name__} has no option {name!r}{suggestion(name, list(known)[1:])}")
+        return super().__new__(cls)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -9,6 +22,12 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     names = list(known)
     close = closest(name, names)
     return f": did you mean {close!r}?" if close else f"; it has {', '.join(names)}"
+
+
+def aside(word: object, known: Iterable[str]) -> str:
+    """The same for a sentence that names all of them anyway: the close one in parentheses, or nothing."""
+    close = closest(word, known) if isinstance(word, str) else None
+    return f" (did you mean {close!r}?)" if close else ""
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:

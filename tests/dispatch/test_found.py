@@ -1,11 +1,12 @@
 """Schedules that the simulation found, each of which broke something once."""
 
-from dispatch.simulation.events import Change, Kill, Release, RetryRow, SkipRow, Start, Take
+from dispatch.simulation.events import Change, Forget, Kill, Release, RetryRow, SkipRow, Start, Take
 from dispatch.simulation.operations import (
     Ack,
     Append,
     Commit,
     Expire,
+    Extend,
     Fill,
     GiveBack,
     Learn,
@@ -265,5 +266,95 @@ def test_what_waits_behind_what_is_parked_and_not_written_is_not_forgotten() -> 
             Pump(),
             Pass(),
             Make(),
+        ],
+    )
+
+
+def test_what_was_given_back_is_not_said_to_run_when_a_person_retries_what_was_before_it() -> None:
+    replay(
+        Setup(keys=2, on_park="continue", attempts=1, killed=False),
+        [
+            Append(count=4),
+            Start(),
+            Take(worker=1, by_force=True),
+            Pump(worker=1),
+            Take(by_force=True),
+            Pump(),
+            Extend(),
+            SkipRow(which=1),
+            Pass(seconds=7.0),
+            Pump(),
+            RetryRow(),
+            Make(),
+            GiveBack(),
+        ],
+    )
+
+
+def test_what_was_given_back_is_not_said_to_run_when_what_was_before_it_fails() -> None:
+    replay(
+        Setup(keys=1, on_park="continue", track_all=True, killed=False),
+        [
+            Append(count=2),
+            Pump(),
+            Park(),
+            Pump(),
+            RetryRow(),
+            Pump(),
+            GiveBack(),
+            Pump(),
+            Retry(after=100.0),
+            Swap(),
+        ],
+    )
+
+
+def test_what_ran_alone_in_a_process_that_lost_its_lane_is_not_said_to_run_any_more() -> None:
+    replay(
+        Setup(track_all=True, killed=False),
+        [
+            Append(),
+            Pump(),
+            Start(),
+            Kill(),
+            Take(),
+            Pump(),
+            Make(commits=1),
+            Forget(),
+        ],
+    )
+
+
+def test_what_goes_on_behind_what_was_parked_is_not_overtaken_when_parked_ones_come_to_hold_their_keys() -> None:
+    replay(
+        Setup(keys=1, on_park="continue", window=1),
+        [
+            Append(count=4),
+            Fill(),
+            Next(),
+            Park(),
+            Change(blocks=True),
+            Fill(),
+            Swap(),
+        ],
+    )
+
+
+def test_what_was_parked_is_not_taken_for_one_that_was_given_back_when_it_comes_to_hold_its_key_no_more() -> None:
+    replay(
+        Setup(keys=1, kept=True),
+        [
+            Append(count=2),
+            Fill(),
+            Next(),
+            Park(),
+            Swap(),
+            RetryRow(),
+            Start(),
+            Kill(),
+            Take(),
+            Pump(),
+            Park(),
+            Change(blocks=False),
         ],
     )

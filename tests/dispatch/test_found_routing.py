@@ -384,3 +384,24 @@ def test_a_release_ends_what_came_back_though_no_more_may_be_unrouted() -> None:
             Pump(),
         ],
     )
+
+
+def test_what_there_is_no_room_for_as_unrouted_is_not_overtaken_when_parked_ones_come_to_hold_their_keys() -> None:
+    replay(
+        Setup(keys=2, strategy="round_robin", on_park="continue", max_unrouted=1),
+        [
+            Join(wishes=(Wish(filter=1, capacity=5),)),
+            Append(key=1, number=2),
+            Append(key=0, number=1),
+            Append(key=0, number=2),
+            Append(key=0, number=1),
+            Append(key=0, number=1),
+            Fill(),
+            Next(),
+            Swap(),
+            Park(),
+            Next(),
+            Change(blocks=True),
+            Swap(),
+        ],
+    )

@@ -177,8 +177,8 @@ MUTATIONS = (
     Mutation(
         "what only ran when a process vanished is blamed",
         "lane.py",
-        "            if state.unclean and is_suspect(loaded.row):\n",
-        "            if state.unclean:\n",
+        "            if is_suspect(loaded.row):\n",
+        "            if state.unclean or is_suspect(loaded.row):\n",
     ),
     Mutation(
         "what ended its process is like any other when its time comes",

@@ -217,6 +217,33 @@ def test_when_on_park_becomes_block_keys_are_looked_up_again() -> None:
     assert owner.next() == []
 
 
+def test_when_on_park_becomes_block_what_was_parked_just_before_holds_its_key() -> None:
+    owner = Owner(on_park="continue")
+    owner.fill(Example(1))
+    owner.next()
+    owner.park(1)
+    owner.lane.change(replace(owner.settings, on_park="block"))
+    owner.fill(*many(2, 3))
+    assert owner.states(rows=True, counts=Counts()) == {1: "parked"}
+    assert owner.next() == []
+    assert owner.states(rows=True) == {2: "waiting", 3: "waiting"}
+
+
+def test_when_on_park_becomes_block_what_comes_back_waits_behind_what_was_parked() -> None:
+    owner = Owner(on_park="continue")
+    owner.fill(Example(1))
+    owner.next()
+    owner.park(1)
+    owner.lane.change(replace(owner.settings, on_park="block"))
+    owner.fill(*many(2, 3))
+    assert owner.next() == [2]
+    assert owner.states(rows=True) == {1: "parked"}
+    owner.lane.give_back([owner.open[2]])
+    assert owner.next() == []
+    owner.write(rows=True, held=held(stored(1, "parked")))
+    assert owner.states(rows=True) == {2: "waiting", 3: "waiting"}
+
+
 def test_an_order_cannot_be_changed_while_it_runs() -> None:
     owner = Owner()
     with pytest.raises(ValueError, match="order cannot be changed"):

@@ -1,5 +1,8 @@
 """The retry policy."""
 
+import pickle
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,8 +74,30 @@ def test_waits_of_many_attempts_do_not_overflow() -> None:
         {"delay": float("inf")},
         {"factor": float("inf")},
         {"max_delay": float("inf")},
+        {"rules": {ValueError: None}},
+        {"rules": {ValueError: "never"}},
+        {"rules": {ValueError: Retry}},
+        {"rules": {"ValueError": Retry.never}},
+        {"rules": {(ValueError, KeyError): Retry.never}},
+        {"rules": {ValueError("x"): Retry.never}},
+        {"rules": {int: Retry.never}},
+        {"rules": [ValueError]},
+        {"rules": None},
     ],
 )
 def test_values_that_make_no_sense_are_refused_with_their_name(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Retry(**wrong)
+
+
+def test_a_misspelt_option_is_corrected() -> None:
+    with pytest.raises(TypeError, match="^Retry has no option 'atempts': did you mean 'attempts'"):
+        Retry(atempts=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="^Retry has no option 'zzz'; it has attempts, delay, .*, rules$"):
+        Retry(zzz=3)  # type: ignore[call-arg]
+
+
+def test_a_copy_is_equal() -> None:
+    policy = Retry(attempts=3)
+    assert replace(policy, delay=7) == Retry(attempts=3, delay=7)
+    assert pickle.loads(pickle.dumps(policy)) == deepcopy(policy) == policy

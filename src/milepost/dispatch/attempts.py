@@ -53,7 +53,9 @@ def attempted(
 def failed(row: Row, now: float, policy: Retry, random: Callable[[], float], after: float | None = None) -> Row:
     """After an attempt that counts: tried again after `after` seconds, or when the policy says, or parked."""
     wait = policy.wait(row.attempts, random)
-    return parked(row) if wait is None else postponed(row, now, wait if after is None else after)
+    if wait is None:
+        return parked(row.changed(reason=row.reason or f"gave up after attempt {row.attempts}"))
+    return postponed(row, now, wait if after is None else after)
 
 
 def postponed(row: Row, now: float, seconds: float) -> Row:

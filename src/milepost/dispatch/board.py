@@ -37,7 +37,7 @@ class Board(Generic[M]):
         self.aside: dict[int, Entry[M]] = {}
         self.finished: dict[int, Entry[M]] = {}
         self.seen: dict[int, Row] = {}
-        """Rows that were due and are not to run: a person skipped them, or an earlier one of their key does."""
+        """Rows that were due or ran, and are not to: a person skipped them, or their key has an earlier one."""
         self.guards: dict[int, Delivery[M]] = {}
         """Deliveries that are handed out as soon as their rows say that they run."""
         self.suspicious: set[int] = set()
@@ -223,9 +223,13 @@ class Board(Generic[M]):
 
     def put_back(self, entry: Entry[M]) -> None:
         """It was handed out and not tried."""
+        key = entry.key
         if entry.row is not None and entry.row.state is State.SKIPPED:
             self.finish(entry)
-        elif entry.key is not None and entry.key in self.keys.unknown:
+            return
+        if key is not None and key in self.keys.stored and entry.row is None:
+            self.keys.unknown[key] = None
+        if key is not None and key in self.keys.unknown:
             # Something of its key comes before it, as was learned meanwhile.
             entry.place = BLOCKED
         else:
@@ -338,10 +342,13 @@ class Board(Generic[M]):
 
     def hold(self, key: str) -> None:
         """The key has rows that come before what follows here."""
-        if key in self.keys.heads:
-            self.keys.stored[key] = None
-        else:
+        head = self.keys.heads.get(key)
+        if head is None:
             self.keys.stored.pop(key, None)
+            return
+        self.keys.stored[key] = None
+        if head.place == READY and head.row is None:
+            head.place = BLOCKED
 
     def open_key(self, key: str) -> None:
         """Nothing stored holds the key."""
@@ -355,11 +362,12 @@ class Board(Generic[M]):
 
     def load_key(self, key: str, held: HeldKey[M], now: float) -> None:
         """The key's rows that may run go before what is here of it."""
-        self._withdraw(key)
+        withdrawn = self._withdraw(key)
         rows = [loaded for loaded in held.rows if not self._is_settled(loaded.row.position)]
         runnable = list(takewhile(lambda loaded: self.may_run(loaded, now), rows))
         entries = [self.load(loaded) for loaded in runnable]
         self.keys.rebuild(key, entries)
+        self.seen.update((row.position, row) for row in withdrawn if row.position not in self.rows)
         if entries:
             self.make_ready(entries[0])
         elif len(rows) < len(held.rows):
@@ -383,10 +391,20 @@ class Board(Generic[M]):
             return row.due is None or row.due <= now
         return row.state is not State.PARKED
 
-    def _withdraw(self, key: str) -> None:
-        """Nothing of the key runs until its rows are loaded again."""
+    def _withdraw(self, key: str) -> list[Row]:
+        """Nothing of the key runs until its rows are loaded again; those that say they run, and do not."""
+        given_back: list[Row] = []
         for entry in self.keys.chain(key):
             if entry.row is not None:
+                if was_given_back(entry):
+                    given_back.append(entry.row)
                 self.forget(entry)
             elif entry.place == READY:
                 entry.place = BLOCKED
+        return given_back
+
+
+def was_given_back(entry: Entry[M]) -> bool:
+    """Whether its row says that it runs, though it was given back."""
+    runs = entry.row is not None and entry.row.state is State.RUNNING and not entry.guard
+    return runs and entry.place in (READY, BLOCKED)

@@ -18,6 +18,11 @@ class Cursor(msgspec.Struct, frozen=True):
     position: int
     ahead: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def end(self) -> int:
+        """The last position that it passes."""
+        return self.ahead[-1][1] if self.ahead else self.position
+
 
 class Move(msgspec.Struct, frozen=True):
     """A compare-and-set of one row."""

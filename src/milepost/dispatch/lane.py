@@ -500,12 +500,13 @@ class Lane(Generic[M]):
         """What ran when its process vanished is tried alone, after what is before it in its key.
 
         What ran alone then is to blame: that was an attempt, as any other that failed. Nothing is where no process
-        vanished: this one lost the lane before, or its owner left in good order.
+        vanished: this one lost the lane before, or its owner left in good order. Then its row must not say for
+        longer that it runs alone, or it would be blamed for the end of a process in which it did not.
         """
         for loaded in state.running:
             self._ledger.count_failure(state.now)
-            if state.unclean and is_suspect(loaded.row):
-                self._blame(loaded, state.now)
+            if is_suspect(loaded.row):
+                self._end_alone(loaded, state)
                 continue
             self._board.suspicious.add(loaded.row.position)
             if loaded.row.key is not None:
@@ -513,13 +514,18 @@ class Lane(Generic[M]):
             else:
                 self._board.make_ready(self._board.load(loaded))
 
-    def _blame(self, loaded: Loaded[M], now: float) -> None:
+    def _end_alone(self, loaded: Loaded[M], state: LaneState[M]) -> None:
+        """What ran alone does so no longer."""
+        now = state.now
         entry = self._board.load(loaded)
         if entry.key is not None:
             self._board.keys.append(entry, entry.key)
-        row = failed(blamed(loaded.row, now), now, self._board.settings.retry, self._random)
-        self._put_aside(entry, row, now, is_failure=False)
-        self.blamed.append(entry)
+        if state.unclean:
+            row = failed(blamed(loaded.row, now), now, self._board.settings.retry, self._random)
+            self._put_aside(entry, row, now, is_failure=False)
+            self.blamed.append(entry)
+        else:
+            self._board.set_aside(entry, postponed(loaded.row.changed(since=now), now, 0))
 
     def _is_routed(self, message: M) -> bool:
         return self._routes is None or self._routes.match(message) is not None

@@ -6,10 +6,10 @@ from typing import Generic
 import msgspec
 
 from milepost.dispatch.attempts import suspected
-from milepost.dispatch.board import Board
+from milepost.dispatch.board import Board, was_given_back
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
-from milepost.dispatch.delivery import ASIDE, BLOCKED, GUARDED, OPEN, Delivery, Entry, M, Row, State
+from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, Delivery, Entry, M, Row, State
 from milepost.dispatch.exchange import Answer, Ask, Cursor, Exchange, LaneState, Loaded, Move, Tally, Write
 from milepost.dispatch.router import Router, Scan
 
@@ -111,7 +111,7 @@ class Ledger(Generic[M]):
         board = self._board
         if board.guards or any(not board.is_busy(key) for key in board.keys.unknown):
             return True
-        if self._scans() or (self._rows_room() > 0 and self._looks(now)):
+        if self._scans() or (self._looks(now) and self._rows_room() > 0):
             return True
         return board.room() <= 0 and self._makes_room()
 
@@ -119,7 +119,10 @@ class Ledger(Generic[M]):
         """Whether there is something to write, urgent or not."""
         board = self._board
         changed = self.settled or board.aside or board.seen or board.finished
-        return bool(changed) or board.window.low != self._written.position or self._has_followers()
+        if changed or board.window.low != self._written.position or self._has_followers():
+            return True
+        # A slow message holds up the cursor, and not what is known to be passed behind it.
+        return board.window.passes_last and board.window.reach > self._written.end
 
     def _makes_room(self) -> bool:
         """Whether writing would take something out of a full window."""
@@ -200,20 +203,25 @@ class Ledger(Generic[M]):
         self.stopped = None
         allowance = _Allowance(board.settings.max_waiting - self._counts.waiting)
         held: dict[str, None] = {}
+        written: set[int] = set()
         for entry in board.finished.values():
             yield _Step(Move.of(entry.position, entry.row, None), entry)
         for row in board.seen.values():
             yield _Step(Move.of(row.position, row, _dealt_with(row, now)))
         for entry in self._fates():
             yield _Step(Move.of(entry.position, entry.row, entry.fate), entry)
+            written.add(entry.position)
             if entry.key is not None and entry.fate and board.holds_key(entry.fate):
                 held[entry.key] = None
         if closing:
             return
-        for key in held:
-            dropped.extend(other for other in board.keys.chain(key) if _is_loaded(other))
+        for other in [other for key in held for other in board.keys.chain(key) if _is_loaded(other)]:
+            if other.row is not None and was_given_back(other):
+                yield _Step(Move.of(other.position, other.row, _dealt_with(other.row, now)), other)
+            else:
+                dropped.append(other)
         for key in {**held, **dict.fromkeys(self._held_keys())}:
-            yield from self._followers(key, allowance, now)
+            yield from self._followers(key, written, allowance, now)
         for delivery in board.guards.values():
             entry = delivery.entry
             if entry.guard and not _is_skipped(entry):
@@ -228,8 +236,10 @@ class Ledger(Generic[M]):
             else:
                 yield entry
 
-    def _followers(self, key: str, allowance: "_Allowance", now: float) -> Iterator[_Step[M]]:
-        for entry in self._waiting_here(key):
+    def _followers(
+        self, key: str, written: Collection[int], allowance: "_Allowance", now: float
+    ) -> Iterator[_Step[M]]:
+        for entry in self._waiting_here(key, written):
             if not allowance.take():
                 self.stopped = f"waiting behind others: {self._counts.waiting:,} messages, some of key {key!r}"
                 return
@@ -241,11 +251,14 @@ class Ledger(Generic[M]):
         keys = self._board.keys
         return (key for key in keys.stored if key not in keys.unknown and keys.heads[key].place != ASIDE)
 
-    def _waiting_here(self, key: str) -> Iterator[Entry[M]]:
-        """New messages that wait behind others of their key."""
+    def _waiting_here(self, key: str, written: Collection[int] = ()) -> Iterator[Entry[M]]:
+        """New messages that wait behind rows of their key, stored or `written`, and behind nothing without one."""
         for entry in self._board.keys.chain(key):
-            if entry.row is None and entry.place == BLOCKED:
-                yield entry
+            if entry.row is not None or entry.place == GONE or entry.position in written:
+                continue
+            if entry.place != BLOCKED:
+                return
+            yield entry
 
     def _ask(self, now: float, scan: Scan[M] | None) -> Ask | None:
         keys = tuple(key for key in self._board.keys.unknown if not self._board.is_busy(key))

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from milepost.suggestions import Suggesting
+
 MOST: Final = 2**31 - 1
 """The most attempts that can be counted."""
 _LONGEST: Final = 100 * 366 * 86_400
@@ -12,7 +14,7 @@ _BOUNDS: Final = {"delay": (0, _LONGEST), "factor": (1, 1_000_000), "max_delay":
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retry:
+class Retry(Suggesting):
     """What follows a failed attempt.
 
     `attempts`: how many there are before the message is parked, the first included. Defaults to 11.
@@ -42,6 +44,10 @@ class Retry:
             # Written so that NaN is refused as well.
             if type(value) not in (int, float) or not least <= value <= most:
                 raise ValueError(f"{name} is a number from {least} to {most:,}, not {value!r}")
+        if not isinstance(self.rules, Mapping) or not all(map(_is_rule, self.rules.items())):
+            raise ValueError(
+                f"rules has a Retry for classes of exceptions, {{ValueError: Retry.never}}, not {self.rules!r}"
+            )
 
     def policy_for(self, cause: type[BaseException] | None) -> "Retry":
         """The policy for attempts that failed with such an exception."""
@@ -64,6 +70,11 @@ class Retry:
             return min(self.max_delay, self.delay * float(self.factor) ** max(0, attempts - 1))
         except OverflowError:
             return self.max_delay
+
+
+def _is_rule(rule: tuple[object, object]) -> bool:
+    cause, policy = rule
+    return isinstance(cause, type) and issubclass(cause, BaseException) and isinstance(policy, Retry)
 
 
 Retry.never = Retry(attempts=1)

@@ -52,6 +52,11 @@ class Window(Generic[M]):
         """The cursor's position alone."""
         return next(iter(self.entries), self.reach + 1) - 1
 
+    @property
+    def passes_last(self) -> bool:
+        """Whether something was passed after the last message that is open."""
+        return next(reversed(self.entries), self.reach) < self.reach
+
     def cursor(self, passing: Collection[int] = ()) -> Cursor:
         """Where the cursor stands once these messages are passed as well."""
         unsettled = [position for position in self.entries if position not in passing]

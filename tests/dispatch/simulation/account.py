@@ -52,10 +52,15 @@ class Account:
         """Messages that a person acted on, while nobody has told the owner so."""
 
     def _blame(self, state: LaneState[Message]) -> None:
-        """What ran alone when its process vanished has failed, and did so before if it ran with others then."""
+        """What ran alone when its process vanished has failed, and did so before if it ran with others then.
+
+        Where no process vanished it has only ended.
+        """
         now, retry = state.now, self.settings.retry
-        for row in (loaded.row for loaded in state.running):
-            if state.unclean and row.position in self.store.alone:
+        for row in (loaded.row for loaded in state.running if loaded.row.position in self.store.alone):
+            if not state.unclean:
+                self.fates[row.position] = Fate(((row.attempts, False),), now, (now, now), ended=True)
+            else:
                 attempts = row.attempts + (1 if self.store.suspects[row.position] else 2)
                 low, high = waits_of(self.settings, None, attempts)
                 options = ((attempts, attempts >= retry.attempts),)

@@ -57,7 +57,10 @@ def _is_done(world: World) -> bool:
     if any(record.unsettled for record in world.store.lanes):
         return False
     horizon, now = world.store.log.horizon, world.store.now
-    lanes = [holding.lane for worker in world.workers.values() for holding in worker.holdings.values()]
+    holdings = [holding for worker in world.workers.values() for holding in worker.holdings.values()]
+    lanes = [holding.lane for holding in holdings]
+    if any(holding.under_way or holding.open for holding in holdings) or any(lane._board.rows for lane in lanes):
+        return False
     return all(lane.cursor.position == horizon and not lane.urgent(now) for lane in lanes)
 
 

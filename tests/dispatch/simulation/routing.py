@@ -80,14 +80,27 @@ def check_unrouted(holding: Holding) -> None:
 def has_room(holding: Holding, message: Message) -> bool:
     """Whether someone should get it who has room for certain: also after having been full.
 
-    What is pinned may wait for its owner, but not in a full window, where it would be in the way of others.
+    What is pinned may wait for its owner, but not in a full window, where it would be in the way of others. What
+    is stored is in nobody's way, and goes before what follows it.
     """
     group = holding.consumers.group_of(message)
     if group is None:
         return False
     rooms = [_is_low(holding, name, route) for name, route in holding.consumers.members_of(group)]
-    waits = is_pinned(holding) and (holding.lane.room() > 0 or message.position in holding.record.rows)
+    waits = is_pinned(holding) and (holding.lane.room() > 0 or _is_stored(holding, message, group))
     return all(rooms) if waits else any(rooms)
+
+
+def _is_stored(holding: Holding, message: Message, group: GroupKey) -> bool:
+    """Whether it has a row, or another one of its group comes before it that is in the store alone."""
+    rows, log = holding.record.rows, holding.store.log.by_position
+    return message.position in rows or any(
+        row.state is State.UNROUTED
+        and position < message.position
+        and position not in holding.lane._board.rows
+        and holding.consumers.group_of(log[position]) == group
+        for position, row in rows.items()
+    )
 
 
 def is_pinned(holding: Holding) -> bool:
