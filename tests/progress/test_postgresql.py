@@ -14,7 +14,7 @@ from milepost.dispatch import Cursor, Exchange, Move, Tally, Write
 from milepost.errors import SchemaMismatch, Unavailable
 from milepost.log.database import Connection, Database
 from milepost.progress.postgresql import PostgresProgress
-from milepost.progress.protocol import Bare, RolledBack, Stale
+from milepost.progress.protocol import Bare, Exchanged, Held, RolledBack, Stale
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, asking, definition, held_positions, row, taken
 
@@ -111,6 +111,34 @@ class TestRevisions:
             await owner.swap(at(9))
         with pytest.raises(Stale):
             await owner.add(row(10))
+
+    @pytest.mark.parametrize("how", ["plain", "with rows", "question", "release"])
+    async def test_a_revision_that_comes_again_with_another_owner(
+        self, postgres: PostgresKeeper, owner: Owner, how: str
+    ) -> None:
+        """After a crash that lost the last writes: the number alone does not say whose it is."""
+        await owner.swap(at(1))
+        await owner.swap(at(2))
+        await postgres.run(
+            "delete from {}.cursors where lane = 0 and revision >= %(lost)s", lost=owner.held.revision - 1
+        )
+        [held] = await (await postgres.another()).take(owner.held.subscription, [0])
+        other = Owner(postgres.progress, held)
+        await other.swap(at(1))
+        assert other.held.revision == owner.held.revision
+        with pytest.raises(Stale):
+            match how:
+                case "plain":
+                    await owner.swap(at(9))
+                case "with rows":
+                    await owner.add(row(9))
+                case "question":
+                    await owner.ask(due=True)
+                case _:
+                    await owner.progress.release(owner.held, None)
+        await other.swap(at(3))
+        newest = 'select epoch, "position" from {}.cursors where lane = 0 order by revision desc limit 1'
+        assert await postgres.run(newest) == [(other.held.epoch, 3)]
 
     async def test_two_takers_at_once(self, postgres: PostgresKeeper, owner: Owner) -> None:
         others = [await postgres.another() for _ in range(4)]
@@ -225,6 +253,50 @@ class TestTransactions:
         assert list((await owner.move(Move(1, 1, None))).moved) == [True]
 
 
+class TestCursorsThatAreWrittenAlone:
+    """Now and then one is, to remove old revisions: by then others of the same call are written."""
+
+    @pytest.fixture
+    async def lanes(self, postgres: PostgresKeeper) -> list[Held]:
+        """Two, of which the second is to be written alone."""
+        [opened] = await postgres.progress.declare([definition(lanes=2)])
+        plain, alone = [Owner(postgres.progress, held) for held in await postgres.progress.take(opened.id, [0, 1])]
+        while (alone.held.revision + 1) % 64:
+            await alone.swap(at(1))
+        return [plain.held, alone.held]
+
+    @pytest.mark.parametrize("error", [RolledBack("no"), Unavailable("gone")])
+    async def test_one_fails_alone(
+        self,
+        postgres: PostgresKeeper,
+        lanes: list[Held],
+        error: Exception,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        async def fails(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(PostgresProgress, "_exchange", fails)
+        first, second = await postgres.progress.write([(held, at(5)) for held in lanes])
+        assert (first is not None, second) == (True, None)
+        with pytest.raises(type(error)):
+            await postgres.progress.write([(lanes[1], at(5))])
+
+    async def test_one_is_tried_again(
+        self, postgres: PostgresKeeper, lanes: list[Held], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        exchange, tried = PostgresProgress._exchange, []
+
+        async def fails_once(self: PostgresProgress, *args: Any, **options: Any) -> Exchanged:
+            tried.append(args)
+            if len(tried) == 1:
+                raise RolledBack("a deadlock")
+            return await exchange(self, *args, **options)
+
+        monkeypatch.setattr(PostgresProgress, "_exchange", fails_once)
+        assert None not in await postgres.progress.write([(held, at(5)) for held in lanes])
+
+
 async def blocked(postgres: PostgresKeeper) -> list[int]:
     """The processes that wait for a lock, once there are any."""
     async with asyncio.timeout(40):
@@ -310,6 +382,7 @@ class TestCosts:
             "stall_after": 1000,
             "continues": False,
             "patience": "5s",
+            "subscriptions": [owner.held.subscription],
             "lanes": [owner.held.lane],
             "epochs": [owner.held.epoch],
             "revisions": [owner.held.revision],
@@ -363,6 +436,20 @@ class TestCosts:
                 found = await self.blocks(connection, statement, self.parameters(owner, moved, **question))
                 await connection.rollback()
                 assert found <= most, (statement, question)
+
+    async def test_rows_of_another_subscription(self, postgres: PostgresKeeper, owner: Owner) -> None:
+        """Many rows for a lane of any subscription on the average, and none for the one that is written."""
+        progress = postgres.progress
+        assert isinstance(progress, PostgresProgress)
+        other = await taken(progress, name="other")
+        async with await psycopg.AsyncConnection.connect(postgres.url, autocommit=True) as connection:
+            await connection.execute(
+                postgres.qualified("alter table {}.deliveries set (autovacuum_enabled = off)")
+            )
+            await self.fill(connection, postgres.schema, other.subscription)
+            await connection.execute(postgres.qualified("analyze {}.deliveries"))
+            statement = progress._statements.get("write_cursors")
+            assert await self.blocks(connection, statement, self.parameters(owner, [])) <= 60
 
     async def test_how_a_subscription_stands(self, postgres: PostgresKeeper, owner: Owner) -> None:
         """Whatever there is of rows, and of old revisions that nobody could remove yet."""

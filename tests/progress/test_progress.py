@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Suspicion, Tally, Write
 from milepost.dispatch.breaker import judged
-from milepost.progress.protocol import Bare, RolledBack, RowPlace, Stale
+from milepost.progress.protocol import Bare, Held, RolledBack, RowPlace, Stale
 from progress.keepers import Keeper
 from progress.lanes import STALL_AFTER, Owner, asking, definition, held_positions, positions, row, taken
 
@@ -120,6 +121,86 @@ class TestDeclare:
         [last] = await keeper.progress.take(held.subscription, [2])
         found = await Owner(keeper.progress, last).ask(keys=["k3", "k5"])
         assert held_positions(found) == {"k3": ([3], False), "k5": ([5], False)}
+
+
+def passed(position: int, succeeded: int = 1) -> Write:
+    """A write of a cursor and nothing else."""
+    return Write(Cursor(position), (), Tally(succeeded))
+
+
+class TestCursorsOfSeveralSubscriptions:
+    async def held(self, keeper: Keeper, *names: str, lanes: int = 2) -> list[Held]:
+        """All lanes of each of these."""
+        opened = await keeper.progress.declare([definition(name, lanes=lanes) for name in names])
+        return [held for one in opened for held in await keeper.progress.take(one.id, range(lanes))]
+
+    async def test_each_is_written(self, keeper: Keeper) -> None:
+        held = await self.held(keeper, "a", "b", "c")
+        written = await keeper.progress.write([(one, passed(at)) for at, one in enumerate(held, start=1)])
+        assert [one.held for one in written if one] == [replace(one, revision=one.revision + 1) for one in held]
+        found = [
+            again.state.cursor
+            for one in held
+            for again in await keeper.progress.take(one.subscription, [one.lane])
+        ]
+        assert found == [Cursor(at) for at in range(1, 7)]
+
+    async def test_one_that_is_stale_is_refused_alone(self, keeper: Keeper) -> None:
+        held = await self.held(keeper, "a", "b")
+        other = await keeper.another()
+        await other.take(held[1].subscription, [1])
+        written = await keeper.progress.write([(one, passed(7)) for one in held])
+        assert [one is not None for one in written] == [True, False, True, True]
+        assert await keeper.progress.write([(one.held, passed(8)) for one in written if one]) != []
+
+    async def test_of_somebody_else_in_the_same_place(self, keeper: Keeper) -> None:
+        [held, _] = await self.held(keeper, "a")
+        assert await keeper.progress.write([(replace(held, epoch=held.epoch + 1), passed(7))]) == [None]
+
+    async def test_an_owner_and_the_one_before_it(self, keeper: Keeper) -> None:
+        """Whoever lost a lane learns nothing of its new owner's claim."""
+        [old, _] = await self.held(keeper, "a")
+        [new] = await (await keeper.another()).take(old.subscription, [0])
+        for order in (1, -1):
+            lanes = [old, new][::order]
+            written = await keeper.progress.write([(held, passed(7)) for held in lanes])
+            assert [one is not None for one in written] == [held is new for held in lanes]
+            [new] = [one.held for one in written if one]
+
+    async def test_each_is_told_of_its_own(self, keeper: Keeper) -> None:
+        """What is stored beside, failures in a row, and why it stands still."""
+        a, _, b, b_other, c, _ = await self.held(keeper, "a", "b", "c")
+        failing = Owner(keeper.progress, a)
+        await failing.add(row(3), row(4, "retrying", due=9e9), failed=STALL_AFTER)
+        parked = Owner(keeper.progress, b)
+        await parked.add(row(5, "parked"), failed=1)
+        lanes = [(one, passed(1, 0)) for one in (failing.held, parked.held, b_other)] + [(c, passed(1))]
+        answers = [one.answer for one in await keeper.progress.write(lanes) if one]
+        assert [answer.rows for answer in answers] == [True, True, False, False]
+        assert [answer.counts for answer in answers] == [Counts(1, 1, 0), Counts(), Counts(), Counts()]
+        assert [answer.streak for answer in answers] == [STALL_AFTER, 1, 1, 0]
+        assert [answer.stalled is not None for answer in answers] == [True, False, False, False]
+
+    async def test_a_success_ends_the_failures_of_its_own(self, keeper: Keeper) -> None:
+        a, _, b, _ = await self.held(keeper, "a", "b")
+        one, other = Owner(keeper.progress, a), Owner(keeper.progress, b)
+        for owner in (one, other):
+            await owner.add(row(3, "parked"), failed=2)
+        written = await keeper.progress.write([(one.held, passed(5)), (other.held, passed(5, 0))])
+        assert [each.answer.streak for each in written if each] == [0, 2]
+        again = await keeper.progress.write([(each.held, passed(6, 0)) for each in written if each])
+        assert [each.answer.streak for each in again if each] == [0, 2]
+
+    async def test_two_who_write_the_same_lanes(self, keeper: Keeper) -> None:
+        """One of them is stale, and neither waits for ever for the other."""
+        held = await self.held(keeper, *"abcd", lanes=100)
+        other = await keeper.another()
+        for position in range(1, 21):
+            forwards = [(one, passed(position)) for one in held]
+            mine, theirs = await asyncio.gather(keeper.progress.write(forwards), other.write(forwards[::-1]))
+            both = list(zip(mine, theirs[::-1], strict=True))
+            assert all((one is None) is not (another is None) for one, another in both)
+            held = [written.held for pair in both for written in pair if written]
 
 
 class TestOwnership:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 from uuid import UUID
 
-from milepost.dispatch import Cursor, Exchange, Write
+from milepost.dispatch import Exchange, Write
 from milepost.errors import LogMismatch, Unavailable
+from milepost.log.connections import Executor
 from milepost.log.database import Database
 from milepost.log.log import Log
 from milepost.log.statements import Statements
@@ -42,30 +43,45 @@ class Following:
         self._database = database
         self._statements = Statements(schema, "milepost.progress")
         self._log = log
+        self._identity: UUID | None = None
+        """Which log it is."""
         self._known: Followed | None = None
         self._life: UUID | None = None
         self._lock = asyncio.Lock()
 
     async def begin(self) -> None:
         """Remembers the log if none is remembered yet; raises `LogMismatch` if it is not this one."""
-        log = await self._log.identity()
-        await self._database.execute(self._statements.get("follow"), {"log": log})
+        self._identity = await self._log.identity()
+        await self._database.execute(self._statements.get("follow"), {"log": self._identity})
         await self.check()
 
     async def check(self) -> None:
         """Raises `LogMismatch` unless the log is what is remembered, as far as anything is."""
         life = self._log.horizon.life
+        self._identity = await self._log.identity()
         rows = await self._database.execute(self._statements.get("followed"), {})
         if not rows:
             return
         self._known = Followed(*rows[0])
-        if self._known.log != await self._log.identity():
+        if self._known.log != self._identity:
             raise LogMismatch(
                 f"schema {self._statements.schema!r} keeps the progress of another log than this one: give the "
                 "url of that log, or another database or schema for progress"
             )
         await self._check_history(self._known)
         self._life = life
+
+    async def refuse_another_log(self, executor: Executor) -> None:
+        """Raises `LogMismatch` if a connection leads to another log than this one, as one to progress does.
+
+        The schema of progress has the tables of a log too: what is appended there nobody would read.
+        """
+        rows = await executor.execute(self._log.statements.get("identity"), {})
+        if self._identity is not None and UUID(str(rows[0][0])) != self._identity:
+            raise LogMismatch(
+                "connection: it is one to another database than the log's, and nobody would read what is appended "
+                "there: append without it, after your transaction has committed"
+            )
 
     async def _check_history(self, known: Followed) -> None:
         statement = self._log.statements.get("drawn_and_id")
@@ -128,7 +144,7 @@ class DistantProgress(PostgresProgress):
 
     async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there."""
-        await self._following.cover(max((_reach(definition.start) for definition in definitions), default=0))
+        await self._following.cover(max((definition.start.end for definition in definitions), default=0))
         return await super().declare(definitions, sign)
 
     async def exchange(
@@ -154,7 +170,7 @@ class DistantProgress(PostgresProgress):
         await super().release(held, exchange)
 
     async def _cover(self, writes: Sequence[Write | None]) -> None:
-        cursors = [_reach(write.cursor) for write in writes if write is not None]
+        cursors = [write.cursor.end for write in writes if write is not None]
         rows = [move.position for write in writes if write is not None for move in write.moves]
         if not cursors:
             return
@@ -163,7 +179,3 @@ class DistantProgress(PostgresProgress):
         except LogMismatch as error:
             # The watch says so too, and ends the program.
             raise Stale(str(error)) from error
-
-
-def _reach(cursor: Cursor) -> int:
-    return max([cursor.position, *(last for _, last in cursor.ahead)])

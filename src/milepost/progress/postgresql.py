@@ -12,11 +12,11 @@ import msgspec
 import psycopg
 
 from milepost.dispatch import Answer, Ask, Counts, Cursor, Exchange, LaneState, Loaded, Tally, Write
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, Unavailable
 from milepost.log import schema
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database, driver
-from milepost.log.statements import Statements
+from milepost.log.statements import Statements, as_array
 from milepost.progress import changes
 from milepost.progress.changes import Defined
 from milepost.progress.deadlocks import despite_deadlocks
@@ -30,6 +30,7 @@ from milepost.progress.protocol import (
     Opened,
     Outdated,
     Places,
+    RolledBack,
     Serving,
     Sign,
     Stale,
@@ -39,6 +40,9 @@ from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 from milepost.ranges import NOTHING, Ranges
+
+_Claim = tuple[int, int, int, int]
+"""A lane of a subscription, in the hands of an owner who has written it so often."""
 
 PROGRAM = f"milepost {version('milepost')}"
 
@@ -52,6 +56,8 @@ ROWS = 1000
 
 
 _CONTRADICTS = "MP004"
+TRIES = 3
+"""How often one of several cursors is written that was rolled back: the others hold already."""
 _CLEANED_EVERY = 64
 """Every so many revisions of a lane, the function that removes old ones does the write."""
 _NEVER = 2**62
@@ -325,39 +331,56 @@ class PostgresProgress:
     async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
         """Cursors and nothing else; None stands for a lane that has another owner."""
         plain = [(held, write) for held, write in cursors if _is_plain(write, held.revision)]
-        found: dict[int, Exchanged | None] = {}
+        found: dict[_Claim, Exchanged | None] = {}
         # Somebody may write one of them at the same moment; which, each says by itself then.
         with suppress(Stale):
             written = await self._write_cursors(self._database, plain)
-            found = {held.lane: one for (held, _), one in zip(plain, written, strict=True)}
+            found = {_claim(held): one for (held, _), one in zip(plain, written, strict=True)}
         for held, write in cursors:
-            if held.lane not in found:
-                with suppress(Stale):
-                    found[held.lane] = await self._exchange(self._database, held, write, None)
-        return [found.get(held.lane) for held, _ in cursors]
+            if _claim(held) not in found:
+                found[_claim(held)] = await self._write_alone(held, write, is_first=not found)
+        return [found.get(_claim(held)) for held, _ in cursors]
+
+    async def _write_alone(self, held: Held, write: Write, *, is_first: bool) -> Exchanged | None:
+        """Writes one of several; when it cannot be written, others before it may have been."""
+        for _ in range(TRIES):
+            try:
+                return await self._exchange(self._database, held, write, None)
+            except Stale:
+                return None
+            except RolledBack:
+                if is_first:
+                    raise
+            except Unavailable:
+                if is_first:
+                    raise
+                return None
+        return None
 
     async def _write_cursors(
         self, executor: Executor, cursors: Sequence[tuple[Held, Write]]
     ) -> list[Exchanged | None]:
         if not cursors:
             return []
-        subscription = cursors[0][0].subscription
         parameters = {
-            "subscription": subscription,
-            "lanes": [held.lane for held, _ in cursors],
-            "epochs": [held.epoch for held, _ in cursors],
-            "revisions": [held.revision for held, _ in cursors],
-            "positions": [write.cursor.position for _, write in cursors],
+            "subscriptions": as_array(held.subscription for held, _ in cursors),
+            "lanes": as_array(held.lane for held, _ in cursors),
+            "epochs": as_array(held.epoch for held, _ in cursors),
+            "revisions": as_array(held.revision for held, _ in cursors),
+            "positions": as_array(write.cursor.position for _, write in cursors),
             "aheads": [_array(write.cursor) for _, write in cursors],
             "patience": PATIENCE,
         }
         with refusals():
             rows = await executor.execute(self._statements.get("write_cursors"), parameters)
-        told = {row[0]: row[1:] for row in rows}
-        recovers = any(write.tally.succeeded for _, write in cursors) and any(row[2] or row[3] for row in rows)
-        if recovers:
+        told = {row[:4]: row[4:] for row in rows}
+        succeeded = {held.subscription for held, write in cursors if write.tally.succeeded}
+        recovering = {row[0] for row in rows if row[5] or row[6]} & succeeded
+        for subscription in sorted(recovering):
             await executor.execute(self._statements.get("recover"), {"subscription": subscription})
-        return [_written(held, told.get(held.lane), recovers=recovers) for held, _ in cursors]
+        return [
+            _written(held, told.get(_claim(held)), recovers=held.subscription in recovering) for held, _ in cursors
+        ]
 
     async def _exchange(
         self,
@@ -451,6 +474,11 @@ def _written(held: Held, told: Sequence[Any] | None, *, recovers: bool) -> Excha
         stalled=None if recovers else stalled,
     )
     return Exchanged(_next(held), answer, now, transaction)
+
+
+def _claim(held: Held) -> _Claim:
+    """Which lane it is, and whose: a lane may be written for somebody who no longer has it, beside its owner."""
+    return held.subscription, held.lane, held.epoch, held.revision
 
 
 def _is_plain(write: Write, revision: int) -> bool:

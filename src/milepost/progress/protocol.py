@@ -227,7 +227,7 @@ class Progress(Protocol):
         ...
 
     async def write(self, cursors: Sequence[tuple[Held, Write]]) -> "list[Exchanged | None]":
-        """The cursors of several lanes of one subscription, where nothing else is to be written or asked.
+        """The cursors of several lanes, of any subscriptions, where nothing else is to be written or asked.
 
         None stands for a lane that is stale. Raises `RolledBack`, or `Unavailable`, after which the outcome is
         unknown, for all of them.
