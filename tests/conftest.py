@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from milepost import Milepost
+from schemas import drop_schema
 from servers import DEBIAN_15, Server, embedded_binaries
 from support import MakeMilepost
 
@@ -64,8 +64,7 @@ def schema(database_url: str) -> Iterator[str]:
     """A schema's name that no other test uses; what is in it is dropped."""
     name = f"t_{uuid4().hex[:12]}"
     yield name
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
+    drop_schema(database_url, name)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import psycopg
 from psycopg import sql
 
 from milepost import Milepost
+from patience import within
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 MakeMilepost = Callable[..., Milepost]
@@ -35,6 +36,12 @@ def qualified(text: str, mp: Milepost) -> str:
     return sql.SQL(text).format(sql.Identifier(mp.settings["schema"].value)).as_string(None)
 
 
+async def rows_by_state(mp: Milepost) -> dict[str, int]:
+    """How many rows of messages there are in each state."""
+    statement = qualified("select state, count(*) from {}.deliveries group by state", mp)
+    return dict(await mp.log.database.execute(statement, {}))
+
+
 class Follower:
     """Follows the log in a task and keeps what it saw."""
 
@@ -51,7 +58,7 @@ class Follower:
 
     async def until(self, count: int) -> list[int]:
         """What it saw, once that is so many messages."""
-        async with asyncio.timeout(20), self._grown:
+        async with within(20, lambda: f"{self.seen}, wanted {count}"), self._grown:
             while len(self.seen) < count:
                 if self._task.done():
                     self._task.result()

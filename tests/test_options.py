@@ -83,3 +83,14 @@ async def test_two_that_open_it_at_once_share_one_log(make_mp: MakeMilepost) -> 
         await mp.__aexit__(None, None, None)
     with pytest.raises(MilepostError, match="not open"):
         _ = mp.log
+
+
+@pytest.mark.parametrize("address", ["garbage", "http://user:hunter2@host/"])
+async def test_what_is_no_address_is_said_without_its_password(make_mp: MakeMilepost, address: str) -> None:
+    with pytest.raises(NoDatabase, match="^this is no address that PostgreSQL understands") as refused:
+        await Milepost(address).__aenter__()
+    with pytest.raises(
+        NoDatabase, match="^progress: this is no address that PostgreSQL understands"
+    ) as of_progress:
+        await make_mp(progress=address).__aenter__()
+    assert "hunter2" not in f"{refused.value} {of_progress.value}"

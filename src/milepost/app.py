@@ -292,14 +292,12 @@ class Milepost(Registering):
             await self._program().run(grace)
 
     @asynccontextmanager
-    async def running(self, *, only: Sequence[str] | None = None, grace: float = 25) -> AsyncIterator[None]:
+    async def running(self, *, only: Names | None = None, grace: float = 25) -> AsyncIterator[None]:
         """Works for this program's subscriptions, or `only` for some, inside another program."""
         async with self, self._program().running(only=only, grace=grace):
             yield
 
-    async def run_until_idle(
-        self, *, errors: Errors = "raise", only: Sequence[str] | None = None
-    ) -> dict[str, Tally]:
+    async def run_until_idle(self, *, errors: Errors = "raise", only: Names | None = None) -> dict[str, Tally]:
         """Works until nothing that was appended by now, or by handlers meanwhile, can run.
 
         The first error of a handler is raised; with `errors="park"` its message is parked instead.
@@ -517,7 +515,7 @@ class Milepost(Registering):
             connection: The caller's own connection: the append is part of its transaction.
             wake: False for a transaction that will be PREPAREd, which may not notify.
         """
-        executor = self._executor(connection)
+        executor = await self._writer(connection)
         return await self._appender.append(executor, stream, _several(messages), expected=expected, wake=wake)
 
     async def append_many(
@@ -530,7 +528,7 @@ class Milepost(Registering):
     ) -> dict[str, Appended]:
         """Appends to several streams: all or nothing. `expected` has a version for each stream that needs one."""
         batches = {stream: _several(of_stream) for stream, of_stream in messages.items()}
-        executor = self._executor(connection)
+        executor = await self._writer(connection)
         return await self._appender.append_many(executor, batches, expected=expected or {}, wake=wake)
 
     async def read(
@@ -702,6 +700,13 @@ class Milepost(Registering):
         executor = self._executor(connection)
         rows = await executor.execute(self._statements.get("last_version"), {"stream": stream})
         return int(rows[0][0])
+
+    async def _writer(self, connection: object | None) -> Executor:
+        executor = self._executor(connection)
+        following = self._services.following if self._services else None
+        if connection is not None and following is not None:
+            await following.refuse_another_log(executor)
+        return executor
 
     def _executor(self, connection: object | None) -> Executor:
         if connection is None:

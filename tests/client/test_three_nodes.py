@@ -13,6 +13,7 @@ from contract.both import order
 from contract.test_consuming import until
 from milepost import Milepost, Retry
 from milepost.client.client import Client
+from patience import within
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -60,7 +61,7 @@ class Load:
             await asyncio.sleep(0.005)
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(60):
+        async with within(60, lambda: f"{self.count} of {count}"):
             while self.count < count:
                 if self._task.done():
                     self._task.result()

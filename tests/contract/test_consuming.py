@@ -28,6 +28,7 @@ from milepost.client.delivery import Delivery as RemoteDelivery
 from milepost.dispatch import State
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
+from patience import looked_at, within
 
 AnyConsumer = Consumer | RemoteConsumer
 AnyDelivery = Delivery | RemoteDelivery
@@ -50,7 +51,7 @@ async def is_dry(consumer: AnyConsumer) -> bool:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with within(30, lambda: looked_at(condition)):
         while not await condition():
             await asyncio.sleep(0.02)
 

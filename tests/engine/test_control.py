@@ -24,6 +24,7 @@ from milepost import (
     by_property,
 )
 from milepost.events import Event, Paused, Resumed
+from patience import looked_at, within
 from support import MakeMilepost, qualified
 
 Seen = list[tuple[int, bool]]
@@ -45,21 +46,21 @@ async def append(mp: Milepost, count: int) -> None:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, lambda: looked_at(condition)):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 async def at_rest(mp: Milepost) -> None:
     """Until everything is handled, and written."""
-    async with asyncio.timeout(40):
+    async with within(40, mp.manage("orders").info):
         while (await mp.manage("orders").info()).lag.positions:
             await asyncio.sleep(0.01)
 
 
 async def until_lanes(mp: Milepost, count: int) -> None:
     """Until as many lanes are in force."""
-    async with asyncio.timeout(40):
+    async with within(40, mp.manage("orders").info):
         while len((await mp.manage("orders").info()).lanes) != count:
             await asyncio.sleep(0.02)
 
@@ -258,6 +259,7 @@ class TestReplay:
             assert await mp.manage("orders").replay(10, 30) == 20
             await appending
             await until(lambda: len(seen) == 60)
+            await at_rest(mp)
             assert (await mp.manage("orders").info()).replaying == 0
         again = [(position, True) for position in range(11, 31)]
         new = [(position, False) for position in range(41, 81)]

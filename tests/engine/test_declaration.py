@@ -40,6 +40,11 @@ def test_a_misspelt_option_is_corrected(option: str, meant: str) -> None:
         declare(**{option: 1})
 
 
+def test_a_misspelt_option_of_a_checkpoint_is_corrected() -> None:
+    with pytest.raises(TypeError, match="^Checkpoint has no option 'second': did you mean 'seconds'"):
+        Checkpoint(second=1)  # type: ignore[call-arg]
+
+
 def test_an_option_like_no_other_lists_all() -> None:
     with pytest.raises(TypeError, match="has no option 'zzz'; it has category, stream, types, where, start"):
         declare(zzz=1)
@@ -51,7 +56,21 @@ WHOLE = [0, -1, 1.0, 1.5, "1", True, math.nan, [1], 10**5000 * -1]
 SECONDS = [0, -1, math.nan, math.inf, "30", True, [30], 10**5000, None]
 
 HOSTILE: dict[str, list[Any]] = {
-    "category": ["", [], [""], 5, [5], [[]], b"order", "a\0", "\ud800", "x" * 600, {"a": 1}, ["x"] * 2 + [None]],
+    "category": [
+        "",
+        [],
+        [""],
+        5,
+        [5],
+        [[]],
+        b"order",
+        "a\0",
+        "\ud800",
+        "x" * 600,
+        {"a": 1},
+        "-",
+        ["x"] * 2 + [None],
+    ],
     "stream": ["", [], "-1", 5, "a\0", "x" * 600, [b"order-1"]],
     "types": ["", [], 5, "order.*x", "order.>.x", [">", 5], ["a" * 500 + f"{i}.*" for i in range(30)]],
     "where": [5, True, b"a > 1", ["a > 1"]],
@@ -99,12 +118,18 @@ def test_every_option_has_hostile_values() -> None:
         ({"timeout": 0}, "timeout: a number of seconds, more than 0, is wanted, not 0"),
         ({"lease": 0.5}, "lease: a number of seconds, at least 1, is wanted, not 0.5"),
         ({"on_park": "stop"}, 'on_park: "block" or "continue" is wanted, not \'stop\''),
+        ({"on_park": "blok"}, 'on_park: "block" or "continue" is wanted (did you mean \'block\'?), not \'blok\''),
+        ({"tracking": "al"}, 'tracking: "failures" or "all" is wanted (did you mean \'all\'?), not \'al\''),
+        ({"start": "begining"}, 'start: "beginning", "now", a datetime or a position is wanted '
+         "(did you mean 'beginning'?), not 'begining'"),
         ({"retry": 3}, "retry: Retry(…) is wanted, not 3"),
         ({"start": "end"}, 'start: "beginning", "now", a datetime or a position is wanted, not \'end\''),
         ({"category": []}, "category: a name or several are wanted (an empty list selects nothing: "
          "leave it out to select everything), not []"),
         ({"stream": "-1"}, "stream: a name or several are wanted ('-1' has no category: name it category-id), "
          "not '-1'"),
+        ({"category": "a-b"}, "category: a name or several are wanted ('a-b': a category ends before the first "
+         "dash: write category='a', or stream='a-b'), not 'a-b'"),
         ({"batch": 50, "window": 10}, "batch: at most the window of 10 is wanted, not 50"),
         ({"renamed_from": "invoices"}, "renamed_from: this is its name already"),
     ],
@@ -128,8 +153,24 @@ def test_a_function_in_place_of_the_name_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["", "amount >", "amount ? 1"])
 def test_a_filter_is_compiled_when_declared(text: str) -> None:
-    with pytest.raises(FilterError):
+    with pytest.raises(FilterError) as alone:
+        compile_filter(text)
+    with pytest.raises(FilterError) as refused:
         declare(where=text)
+    assert str(refused.value) == f"subscription 'invoices': where: {alone.value}"
+    assert (refused.value.kind, refused.value.offset) == (alone.value.kind, alone.value.offset)
+
+
+def test_a_stream_of_no_category_that_is_selected_is_refused() -> None:
+    declare(category=["order", "refund"], stream=["payment-1", "refund-1"])
+    with pytest.raises(ValueError, match="stream: 'payment-1' can never be of category 'order' or 'refund'"):
+        declare(category=["order", "refund"], stream="payment-1")
+
+
+@pytest.mark.parametrize("option", ["strategy", "max_consumers", "max_unrouted", "if_exists"])
+def test_an_option_of_what_is_created_says_where_it_belongs(option: str) -> None:
+    with pytest.raises(TypeError, match=rf"'invoices': {option} is for consumers, by mp\.create_subscription"):
+        declare(**{option: 1})
 
 
 def test_a_compiled_filter_will_do() -> None:

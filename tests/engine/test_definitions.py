@@ -11,6 +11,7 @@ import pytest
 from milepost import Message, Milepost, MilepostError, NewMessage, Transaction, by_function, by_property
 from milepost.engine import served
 from milepost.names import bucket_of
+from patience import looked_at, within
 from support import MakeMilepost, qualified
 
 
@@ -42,7 +43,7 @@ def program(mp: Milepost, seen: list[Any], *, newer: bool) -> Milepost:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, lambda: looked_at(condition)):
         while not condition():
             await asyncio.sleep(0.02)
 

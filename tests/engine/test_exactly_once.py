@@ -1,6 +1,7 @@
 """Handlers that write in the transaction of their progress."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 
 from milepost import NO_STREAM, Context, Failed, Message, Milepost, NewMessage, Retry, Skip, Transaction
 from milepost.engine.rows import Rows
-from support import qualified
+from milepost.engine.setbacks import MOST
+from support import MakeMilepost, qualified
+
+Write = Callable[[Message[Any], Transaction], Awaitable[None]]
 
 
 async def table(mp: Milepost) -> None:
@@ -40,6 +44,22 @@ async def fill(mp: Milepost, count: int, streams: int = 20) -> None:
 
 def insert(mp: Milepost) -> Any:
     return qualified("insert into {}.effects values (%s)", mp)
+
+
+def declare(mp: Milepost, write: Write, batch: int | None, **options: Any) -> None:
+    """A subscription of which each message is written in its turn, by a handler of one or of several."""
+    if batch is None:
+
+        @mp.subscription("effects", category="order", lanes=1, **options)
+        async def handle(message: Message[Any], tx: Transaction) -> None:
+            await write(message, tx)
+
+    else:
+
+        @mp.subscription("effects", category="order", lanes=1, batch=batch, **options)
+        async def handle_batch(messages: list[Message[Any]], tx: Transaction) -> None:
+            for message in messages:
+                await write(message, tx)
 
 
 async def test_what_a_handler_writes_commits_with_its_progress(mp: Milepost) -> None:
@@ -177,6 +197,28 @@ async def test_a_batch_in_a_transaction(mp: Milepost) -> None:
     await mp.run_until_idle()
     assert await effects(mp) == list(range(40))
     assert max(batches) == 10
+
+
+@pytest.mark.parametrize(("batch", "left"), [(None, [0, 2]), (10, [])])
+async def test_what_is_no_exception_is_a_failure_all_the_same(
+    mp: Milepost, batch: int | None, left: list[int]
+) -> None:
+    """Of its own message, where each has a call; the others of the transaction are not to blame."""
+
+    class Panic(BaseException):
+        pass
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 1:
+            raise Panic("broken")
+
+    await table(mp)
+    declare(mp, write, batch, retry=Retry.never)
+    await fill(mp, 3)
+    report = await mp.run_until_idle(errors="park")
+    assert report["effects"].parked == 3 - len(left)
+    assert await effects(mp) == left
 
 
 @pytest.mark.timeout(60)
@@ -430,3 +472,183 @@ async def test_an_append_that_cannot_be_is_the_handler_s_failure(mp: Milepost) -
     assert (position, state) == (4, "parked")
     assert reason.startswith("InvalidMessage")
     assert len([message async for message in mp.read(category="receipt")]) == 5
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_what_a_handler_writes_is_in_the_transaction_of_its_progress(
+    mp: Milepost, batch: int | None
+) -> None:
+    await mp.log.database.execute(qualified("create table {}.effects (transaction text)", mp), {})
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(qualified("insert into {}.effects select pg_current_xact_id()::xid::text", mp))
+
+    declare(mp, write, batch)
+    await fill(mp, 1)
+    await mp.run_until_idle()
+    [(written,)] = await mp.log.database.execute(qualified("select transaction from {}.effects", mp), {})
+    cursors = qualified('select xmin::text from {}.cursors where "position" = 1', mp)
+    assert written in [row[0] for row in await mp.log.database.execute(cursors, {})]
+
+
+async def raise_by_hand(tx: Transaction) -> None:
+    raise psycopg.errors.SerializationFailure("of another database")
+
+
+async def raise_in_the_database(tx: Transaction) -> None:
+    await tx.execute("do $$ begin raise 'never' using errcode = '40001'; end $$")
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+@pytest.mark.parametrize("lose", [raise_by_hand, raise_in_the_database])
+async def test_a_race_that_is_lost_every_time_is_a_failed_attempt_of_its_message(
+    mp: Milepost,
+    caplog: pytest.LogCaptureFixture,
+    lose: Callable[[Transaction], Awaitable[None]],
+    batch: int | None,
+) -> None:
+    await table(mp)
+    lost = 0
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        nonlocal lost
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 2:
+            lost += 1
+            await lose(tx)
+
+    declare(mp, write, batch, retry=Retry.never)
+    await fill(mp, 6)
+    async with asyncio.timeout(30):
+        await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 3, 4, 5]
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (3, "parked")
+    assert reason.startswith("SerializationFailure")
+    # Not more than a few of them beside others.
+    assert MOST < lost < MOST + 6
+    [record] = [record for record in caplog.records if "ran for nothing" in record.getMessage()]
+    assert (record.levelname, vars(record)["position"]) == ("WARNING", 3)
+
+
+async def close(tx: Transaction) -> None:
+    await tx.connection.close()
+
+
+async def terminate(tx: Transaction) -> None:
+    await tx.execute("select pg_terminate_backend(pg_backend_pid())")
+
+
+async def terminate_and_hide_it(tx: Transaction) -> None:
+    with suppress(psycopg.Error):
+        await terminate(tx)
+
+
+@pytest.mark.parametrize(("batch", "parked"), [(None, [3]), (3, [1, 2, 3])])
+@pytest.mark.parametrize("end", [close, terminate, terminate_and_hide_it])
+async def test_a_handler_that_ends_its_connection_every_time_fails(
+    mp: Milepost, end: Callable[[Transaction], Awaitable[None]], batch: int | None, parked: list[int]
+) -> None:
+    """A batch is one unit."""
+    await table(mp)
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.position,))
+        if message.position == 3:
+            await end(tx)
+
+    declare(mp, write, batch, retry=Retry.never)
+    await fill(mp, 6)
+    async with asyncio.timeout(40):
+        await mp.run_until_idle(errors="park")
+    assert [(position, state) for position, state, _ in await states(mp)] == [(each, "parked") for each in parked]
+    assert await effects(mp) == [position for position in range(1, 7) if position not in parked]
+
+
+async def test_a_connection_that_ends_once_is_no_attempt(mp: Milepost) -> None:
+    await table(mp)
+    attempts = []
+
+    @mp.subscription("effects", category="order", lanes=1)
+    async def handle(message: Message[Any], tx: Transaction, context: Context) -> None:
+        attempts.append(context.attempt)
+        await tx.execute(insert(mp), (message.data,))
+        if len(attempts) < 3:
+            await terminate(tx)
+
+    await fill(mp, 1)
+    await mp.run_until_idle()
+    assert attempts == [1, 1, 1]
+    assert await effects(mp) == [0]
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_a_call_that_takes_too_long_has_failed_also_when_the_server_ends_its_transaction(
+    mp: Milepost, batch: int | None
+) -> None:
+    calls = 0
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        nonlocal calls
+        calls += 1
+        await tx.execute("set local idle_in_transaction_session_timeout = 1")
+        await asyncio.Event().wait()
+
+    declare(mp, write, batch, retry=Retry.never, timeout=0.2)
+    await fill(mp, 1)
+    await mp.run_until_idle(errors="park")
+    assert (calls, await states(mp)) == (1, [(1, "parked", "TimedOut: timed out after 0.2 s")])
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_the_server_ends_a_transaction_that_stands_still_for_longer_than_a_call_may(
+    mp: Milepost, batch: int | None
+) -> None:
+    found = []
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        cursor = await tx.execute("show idle_in_transaction_session_timeout")
+        found.extend(await cursor.fetchall())
+
+    declare(mp, write, batch, timeout=20, lease=30)
+    await fill(mp, 1)
+    await mp.run_until_idle()
+    assert found == [("30s",)]
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+async def test_an_append_that_is_refused_parks_its_message_also_where_that_is_hidden(
+    make_mp: MakeMilepost, second_url: str, batch: int | None
+) -> None:
+    async def announce(tx: Transaction) -> None:
+        with suppress(Exception):
+            await tx.append("receipt-1", NewMessage("due"))
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        if message.data == 1:
+            await announce(tx)
+
+    async with make_mp(progress=second_url) as mp:
+        declare(mp, write, batch)
+        await fill(mp, 3)
+        report = await mp.run_until_idle(errors="park")
+        assert (report["effects"].handled, report["effects"].parked) == (2, 1)
+        [parked] = [row async for row in mp.manage("effects").deliveries()]
+        assert (parked.position, parked.reason.split(":")[0]) == (2, "CannotAppend")
+
+
+@pytest.mark.parametrize("transaction", [False, True])
+async def test_a_failure_of_none_is_refused_and_everybody_s(mp: Milepost, transaction: bool) -> None:
+    async def handle(messages: list[Message[Any]]) -> None:
+        raise Failed({})
+
+    async def handle_in_transaction(messages: list[Message[Any]], tx: Transaction) -> None:
+        raise Failed({})
+
+    options = {"category": "order", "retry": Retry.never, "lanes": 1}
+    mp.subscription("effects", **options)(handle_in_transaction if transaction else handle)
+    await fill(mp, 3)
+    await mp.run_until_idle(errors="park")
+    found = await states(mp)
+    assert [state for _, state, _ in found] == ["parked"] * 3
+    assert {reason.split(":")[0] for _, _, reason in found} == {"ValueError"}

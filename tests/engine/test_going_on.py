@@ -15,6 +15,7 @@ from milepost.log.history import History
 from milepost.log.reader import Query
 from milepost.log.segment import Segment
 from milepost.names import bucket_of
+from patience import within
 from support import Connection, MakeMilepost, qualified
 
 PATIENCE = 30.0
@@ -40,7 +41,7 @@ class Seen:
 
     async def until(self, count: int) -> None:
         """Until so many different ones have come."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE, lambda: f"{self.messages}, wanted {count}"):
             while len({message.position for message in self.messages}) < count:
                 self._grown.clear()
                 await self._grown.wait()
@@ -48,7 +49,7 @@ class Seen:
 
 async def told(caplog: pytest.LogCaptureFixture, words: str) -> None:
     """Until somebody has said this."""
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE, lambda: f"{caplog.messages}, wanted {words!r}"):
         while not any(words in record.getMessage() for record in caplog.records):
             await asyncio.sleep(0.01)
 

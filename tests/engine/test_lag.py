@@ -105,6 +105,26 @@ async def test_one_slow_message_is_a_lag_of_one(mp: Milepost) -> None:
         go_on.set()
 
 
+async def test_what_is_not_for_it_is_no_lag_behind_a_slow_message(mp: Milepost) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    @mp.subscription("slow", category="order", lanes=2)
+    async def handle(message: Message[Any]) -> None:
+        started.set()
+        await go_on.wait()
+
+    async with mp.running():
+        await mp.append("order-1", NewMessage("placed"))
+        await started.wait()
+        for number in range(20):
+            await mp.append(f"other-{number}", NewMessage("noted"))
+        async with asyncio.timeout(40):
+            while (info := await mp.manage("slow").info()).lag.positions != 1:
+                await asyncio.sleep(0.02)
+        assert info.lag.seconds > 0
+        go_on.set()
+
+
 async def test_who_works_on_it_is_told(mp: Milepost) -> None:
     @mp.subscription("owned", category="order", lanes=2)
     async def handle(message: Message[Any]) -> None: ...

@@ -31,6 +31,7 @@ from milepost.engine.instrument import CallEnd
 from milepost.events import AttemptFailed, Event, Handled, LaneLost, LaneReleased, LaneTaken, Recovered, Stalled
 from milepost.log import instrument as instruments
 from milepost.log.instrument import AppendEnd, Payloads
+from patience import within
 from support import MakeMilepost, qualified
 
 
@@ -51,7 +52,7 @@ def of(events: list[Event], *kinds: type[Event]) -> list[Any]:
 
 
 async def until(events: list[Event], kind: type[Event], count: int = 1) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, lambda: f"{events}, wanted {count} {kind.__name__}"):
         while len(of(events, kind)) < count:
             await asyncio.sleep(0.01)
 

@@ -68,7 +68,7 @@ async def coroutine(m: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("function", [None, "stream", 5, str, coroutine])
+@pytest.mark.parametrize("function", [None, "stream", 5, str, coroutine, lambda: 1, lambda m, n: 1])
 def test_what_is_no_plain_function_is_refused(function: Any) -> None:
     with pytest.raises(ValueError, match="^by_function: a .*function .*is wanted"):
         by_function(function)
@@ -198,3 +198,8 @@ def test_otherwise_the_lane_comes_from_the_key(order: Order) -> None:
 def test_orders_are_equal_when_they_mean_the_same() -> None:
     assert by_property("a") == by_property("a") != by_property("b")
     assert order_of("stream") == BY_STREAM != UNRELATED
+
+
+@pytest.mark.parametrize("function", [len, hash, lambda m, n=1: 1, lambda *all: 1, max])
+def test_a_function_that_can_be_called_with_a_message_will_do(function: Any) -> None:
+    by_function(function)

@@ -52,12 +52,12 @@ def test_failed_names_the_messages_of_a_batch() -> None:
     wrong = ValueError("wrong")
     assert Failed({3: wrong, 5: Park("why")}).errors[3] is wrong
     assert str(Failed({3: wrong, 5: Park("why")})) == "3: ValueError('wrong'); 5: Park('why')"
-    assert Failed({}).errors == {}
 
 
 @pytest.mark.parametrize(
     ("errors", "problem"),
     [
+        ({}, "Failed: at least one message has to be named; if none failed, the handler returns"),
         ([3], "Failed: {position: exception, …} is wanted, not [3]"),
         ({"3": ValueError()}, "Failed: position: a whole number of at least 1 is wanted, not '3'"),
         ({True: ValueError()}, "Failed: position: a whole number of at least 1 is wanted, not True"),

@@ -26,6 +26,7 @@ from milepost.engine.stream_progress import StreamProgress
 from milepost.log import database
 from milepost.names import bucket_of
 from milepost.progress import tracing
+from patience import within
 from support import MakeMilepost, qualified
 
 
@@ -42,7 +43,7 @@ async def progress(mp: Milepost, name: str = "odd") -> StreamProgress:
 
 
 async def until_stands(mp: Milepost, wanted: StreamProgress, name: str = "odd") -> None:
-    async with asyncio.timeout(40):
+    async with within(40, lambda: progress(mp, name)):
         while await progress(mp, name) != wanted:
             await asyncio.sleep(0.02)
 

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from milepost import Message, Milepost, NewMessage, by_function, by_property
+from milepost import Message, Milepost, NewMessage, Transaction, by_function, by_property
 from milepost.dispatch import Retry
 from milepost.engine.context import Context
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.report import Tally
 from support import MakeMilepost, qualified
 
 SOON = Retry(attempts=3, delay=0.01, jitter=0)
@@ -216,6 +217,61 @@ async def test_an_error_of_a_handler_is_raised(mp: Milepost) -> None:
         await mp.run_until_idle()
 
 
+@pytest.mark.parametrize("only", ["some", ["some", "some"]])
+async def test_one_name_is_enough_and_two_of_them_are_one(mp: Milepost, only: Any) -> None:
+    for name in ("some", "other"):
+
+        @mp.subscription(name, category="order")
+        async def handle(message: Message[Any]) -> None:
+            pass
+
+    await fill(mp, 1)
+    async with asyncio.timeout(20):
+        report = await mp.run_until_idle(only=only)
+    assert {name: tally.handled for name, tally in report.items()} == {"some": 1}
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"only": []}, "only: .* wanted .leave it out to run all., not "),
+        ({"only": 5}, "only: .* wanted"),
+        ({"only": [5]}, "only: .* wanted"),
+        ({"grace": "5"}, "grace: a number of seconds, at least 0, is wanted, not '5'"),
+        ({"grace": -1}, "grace: a number of seconds"),
+        ({"grace": float("nan")}, "grace: a number of seconds"),
+    ],
+)
+async def test_running_refuses_what_it_cannot_mean(mp: Milepost, options: dict[str, Any], problem: str) -> None:
+    @mp.subscription("some", category="order")
+    async def handle(message: Message[Any]) -> None:
+        pass
+
+    with pytest.raises(ValueError, match=f"^{problem}"):
+        async with mp.running(**options):
+            pytest.fail("it has begun")
+
+
+@pytest.mark.parametrize(("errors", "hint"), [("prak", r" \(did you mean 'park'\?\)"), (None, ""), ("", "")])
+async def test_errors_are_raised_or_parked(mp: Milepost, errors: Any, hint: str) -> None:
+    @mp.subscription("some", category="order")
+    async def handle(message: Message[Any]) -> None:
+        pass
+
+    with pytest.raises(ValueError, match=f'^errors: "raise" or "park" is wanted{hint}, not {errors!r}'):
+        await mp.run_until_idle(errors=errors)
+
+
+async def test_a_run_refuses_what_is_no_grace_time(mp: Milepost) -> None:
+    @mp.subscription("some", category="order")
+    async def handle(message: Message[Any]) -> None:
+        pass
+
+    with pytest.raises(ValueError, match="^grace: a number of seconds"):
+        async with asyncio.timeout(20):
+            await mp.run(grace="5")  # type: ignore[arg-type]
+
+
 async def test_a_handler_parks_skips_and_postpones(mp: Milepost) -> None:
     postponed: list[int] = []
 
@@ -237,6 +293,21 @@ async def test_a_handler_parks_skips_and_postpones(mp: Milepost) -> None:
             await asyncio.sleep(0.01)
     assert postponed == [1, 1, 1]
     assert await rows(mp) == [(1, "parked", 1, "not now")]
+
+
+@pytest.mark.parametrize(("given", "stored"), [("", "gave up after attempt 3"), ("busy", "busy")])
+async def test_a_message_that_is_put_off_too_often_is_parked_with_a_reason(
+    mp: Milepost, caplog: pytest.LogCaptureFixture, given: str, stored: str
+) -> None:
+    @mp.subscription("putting off", category="order", retry=SOON)
+    async def handle(message: Message[Any]) -> None:
+        raise RetryLater(0, reason=given)
+
+    await fill(mp, 1)
+    report = await mp.run_until_idle()
+    assert await rows(mp) == [(1, "parked", 3, stored)]
+    assert report["putting off"] == Tally(parked=1)
+    assert f"parked at attempt 3: {stored}" in caplog.text
 
 
 async def test_a_batch_is_of_one_handler(mp: Milepost) -> None:
@@ -313,10 +384,50 @@ async def test_whatever_a_plain_handler_raises_is_its_failure(
     assert report["plain"].parked == 30
 
 
+class Panic(BaseException):
+    """As libraries raise it that are not written in Python."""
+
+
+@pytest.mark.parametrize("error", [Panic("broken"), BaseExceptionGroup("several", [Panic("it"), SystemExit()])])
+@pytest.mark.parametrize("batch", [None, 5])
+async def test_what_is_no_exception_is_a_failure_all_the_same(
+    mp: Milepost, error: BaseException, batch: int | None
+) -> None:
+    """It came with the message, and would come again in every worker."""
+    if batch is None:
+
+        @mp.subscription("panics", category="order", ordered_by=None)
+        async def one(message: Message[Any]) -> None:
+            raise error
+
+    else:
+
+        @mp.subscription("panics", category="order", ordered_by=None, batch=batch)
+        async def several(messages: list[Message[Any]]) -> None:
+            raise error
+
+    await fill(mp, 10)
+    report = await mp.run_until_idle(errors="park")
+    assert report["panics"].parked == 10
+
+
+async def test_a_function_to_order_by_that_panics_parks_the_message(mp: Milepost) -> None:
+    def key(message: Message[Any]) -> str:
+        raise Panic("broken")
+
+    @mp.subscription("panics", category="order", ordered_by=by_function(key))
+    async def handle(message: Message[Any]) -> None: ...
+
+    await fill(mp, 3)
+    report = await mp.run_until_idle()
+    assert report["panics"].parked == 3
+
+
 async def test_a_batch_says_which_of_it_failed(mp: Milepost) -> None:
     @mp.subscription("batches", category="order", batch=10)
     async def handle(messages: list[Message[Any]]) -> None:
-        raise Failed({message.position: Park("odd") for message in messages if message.data % 2})
+        if odd := {message.position: Park("odd") for message in messages if message.data % 2}:
+            raise Failed(odd)
 
     await fill(mp, 10, streams=10)
     report = await mp.run_until_idle()
@@ -355,6 +466,35 @@ async def test_a_handler_that_takes_too_long_has_failed(mp: Milepost) -> None:
         while not await rows(mp):
             await asyncio.sleep(0.01)
     assert await rows(mp) == [(1, "parked", 1, "TimedOut: timed out after 0.05 s")]
+
+
+async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(mp: Milepost) -> None:
+    """It cannot be stopped: another attempt beside it, or the next message, would break the order."""
+    began: list[tuple[str, int, int]] = []
+    may_end = threading.Event()
+
+    @mp.subscription("plain", category="order", lanes=1, timeout=0.1, retry=Retry(delay=0, jitter=0))
+    def handle(message: Message[Any], context: Context) -> None:
+        began.append((message.stream, message.version, context.attempt))
+        if len(began) == 1:
+            may_end.wait(60)
+
+    await mp.append("order-1", [NewMessage("placed")] * 2)
+    async with asyncio.timeout(40), mp.running(grace=30):
+        try:
+            while not began:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # past the time-out, and the look for it
+            await mp.append("order-2", NewMessage("placed"))
+            while ("order-2", 1, 1) not in began:
+                await asyncio.sleep(0.01)
+            assert began == [("order-1", 1, 1), ("order-2", 1, 1)]
+            may_end.set()
+            while len(began) < 4:
+                await asyncio.sleep(0.01)
+        finally:
+            may_end.set()
+    assert began[2:] == [("order-1", 1, 2), ("order-1", 2, 1)]
 
 
 async def test_now_is_when_the_program_opens(make_mp: MakeMilepost) -> None:
@@ -500,3 +640,27 @@ async def test_a_message_without_a_key_is_parked_after_a_restart_too(make_mp: Ma
     async with program() as mp:
         await mp.run_until_idle()
         assert [state for _, state, _, _ in await rows(mp)] == ["skipped", "parked", "waiting"]
+
+
+class Mute(Exception):
+    """One that cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise KeyError("detail")
+
+
+async def test_an_error_whose_text_cannot_be_had_is_a_failure_as_any_other(mp: Milepost) -> None:
+    @mp.subscription("plain", category="order")
+    async def handle(message: Message[Any]) -> None:
+        raise Mute
+
+    @mp.subscription("once", category="order")
+    async def handle_once(message: Message[Any], tx: Transaction) -> None:
+        raise Mute
+
+    await mp.append("order-1", NewMessage("t"))
+    report = await mp.run_until_idle(errors="park")
+    assert {name: tally.parked for name, tally in report.items()} == {"plain": 1, "once": 1}
+    for name in report:
+        parked = [delivery async for delivery in mp.manage(name).deliveries()]
+        assert [delivery.reason for delivery in parked] == ["Mute, whose text cannot be had: KeyError"]

@@ -96,9 +96,12 @@ def test_the_only_positional_parameter_gets_the_message() -> None:
         assert sources(read(function))[0] is Source.MESSAGE
 
 
-def test_a_handler_may_ask_for_nothing() -> None:
-    assert read(lambda: None).types is None
-    assert read(lambda *args, **kwargs: None).asked == ()
+@pytest.mark.parametrize(
+    "function", [lambda: None, lambda *args, **kwargs: None, lambda scale=2: None, lambda *, scale=2: None]
+)
+def test_a_handler_that_would_be_called_with_nothing_is_refused(function: Any) -> None:
+    with pytest.raises(TypeError, match=r"asks for no message: annotate .* Message, .*functools\.wraps"):
+        read(function)
 
 
 def test_defaults_that_nobody_provides_are_left_alone() -> None:

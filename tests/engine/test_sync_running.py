@@ -49,6 +49,10 @@ def test_what_cannot_begin(mp: Milepost, handled: "Queue[Any]") -> None:
     with mp.sync as log:
         with pytest.raises(UnknownSubscription), log.running(only=["al"]):
             pytest.fail("it has not begun")
+        with pytest.raises(ValueError, match="^only: "), log.running(only=[]):
+            pytest.fail("it has not begun")
+        with pytest.raises(ValueError, match="^errors: .*did you mean 'park'"):
+            log.run_until_idle(errors="prak")  # type: ignore[arg-type]
 
 
 def test_an_error_of_the_block(mp: Milepost, handled: "Queue[Any]") -> None:

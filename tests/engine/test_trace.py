@@ -36,6 +36,7 @@ from milepost.engine.trace.traced import Traced
 from milepost.log import database
 from milepost.log.statements import Statements
 from milepost.names import bucket_of
+from patience import looked_at, within
 from support import MakeMilepost, qualified, until_somebody_waits_for
 
 BEHIND = timedelta(seconds=5)
@@ -55,20 +56,17 @@ async def states(mp: Milepost, target: str | UUID, name: str) -> list[str]:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, lambda: looked_at(condition)):
         while not await condition():
             await asyncio.sleep(0.02)
 
 
 async def until_states(mp: Milepost, stream: str, name: str, wanted: list[str]) -> list[Traced]:
     found: list[Traced] = []
-    try:
-        async with asyncio.timeout(40):
-            while [each.state for each in found] != wanted:
-                await asyncio.sleep(0.02)
-                found = await traced(mp, stream, name)
-    except TimeoutError:
-        pytest.fail(f"wanted {wanted}, found {found}")
+    async with within(40, lambda: f"{found}, wanted {wanted}"):
+        while [each.state for each in found] != wanted:
+            await asyncio.sleep(0.02)
+            found = await traced(mp, stream, name)
     return found
 
 

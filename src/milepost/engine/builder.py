@@ -40,6 +40,8 @@ class Builder:
     queries: Callable[[Subscription, Since | None], Query]
     concurrency: int
     """Of the process: no subscription has more."""
+    lease: float
+    """Of the process, in seconds."""
     clock: Clock
     threads: Threads
     failed: Failed
@@ -94,6 +96,8 @@ class Builder:
             self.clock,
             subscription.journal,
             batch=subscription.batch,
+            timeout=runner.timeout,
+            lease=self.lease,
             stall_after=runner.settings.stall_after,
             on_park=runner.settings.on_park,
             committed=runner.settling.committed,
@@ -113,6 +117,7 @@ class Builder:
         checkpoint = subscription.declaration.checkpoint
         return Writing(
             self.place.services.progress,
+            self.place.services.cursors,
             self.rows,
             self.clock,
             runner.settings,

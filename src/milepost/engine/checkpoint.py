@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from milepost.engine.values import MOST, checked, seconds, whole
+from milepost.suggestions import Suggesting
 
 
 @dataclass(frozen=True, kw_only=True)
-class Checkpoint:
+class Checkpoint(Suggesting):
     """When a lane writes its progress: whichever comes first. A killed worker repeats at most that much.
 
     `seconds`: so long after the first message that is not written yet. Defaults to 0.2.

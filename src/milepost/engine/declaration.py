@@ -10,10 +10,11 @@ from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
 from milepost.engine.start import Start, start_from
 from milepost.engine.values import MOST, Check, checked, instance_of, one_of, optional, seconds, whole
-from milepost.errors import InvalidMessage
+from milepost.errors import FilterError, InvalidMessage
 from milepost.filter import Filter, compile_filter
 from milepost.log.codec import check_name
 from milepost.log.selection import Selection, Types
+from milepost.names import category_of
 from milepost.suggestions import suggestion
 
 BATCH: Final = 100
@@ -79,10 +80,12 @@ class Declaration:
             raise TypeError('a subscription has a name: write @mp.subscription("name", …)')
         checked("subscription", a_name, name)
         for option in options:
+            if option in _FOR_CONSUMERS:
+                raise TypeError(f"subscription {name!r}: {option} is for consumers, by mp.create_subscription(…)")
             if option not in _CHECKS:
                 raise TypeError(f"subscription {name!r} has no option {option!r}{suggestion(option, _CHECKS)}")
         values = {
-            option: checked(f"subscription {name!r}: {option}", _CHECKS[option], value)
+            option: _checked(f"subscription {name!r}: {option}", _CHECKS[option], value)
             for option, value in options.items()
         }
         declaration = cls(name=name, **values)
@@ -97,6 +100,11 @@ class Declaration:
             )
         if self.renamed_from == self.name:
             raise ValueError(f"subscription {self.name!r}: renamed_from: this is its name already")
+        if self.category and self.stream and set(self.category).isdisjoint(map(category_of, self.stream)):
+            raise ValueError(
+                f"subscription {self.name!r}: stream: {_listed(self.stream)} can never be of category "
+                f"{_listed(self.category)}: leave one of them out"
+            )
 
     def selection(self, handled: Set[str] | None = None) -> Selection:
         """What it selects, where its handlers take only these types; None: any."""
@@ -144,6 +152,17 @@ class Declaration:
         )
 
 
+def _checked(name: str, check: Check[Any], value: Any) -> Any:
+    try:
+        return checked(name, check, value)
+    except FilterError as error:
+        raise FilterError(error.kind, error.offset, f"{name}: {error}") from None
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return " or ".join(map(repr, names))
+
+
 def a_name(value: Any) -> str:
     """The name of a subscription, or of a group; a `ValueError` says what is wanted."""
     if not isinstance(value, str):
@@ -176,6 +195,19 @@ def _choices(option: str) -> Check[tuple[str, ...] | None]:
     return check
 
 
+def _categories(value: Any) -> tuple[str, ...] | None:
+    """As other choices. A reader sees at once that nothing comes; a subscription would wait for ever."""
+    chosen = _choices("category")(value)
+    for name in chosen or ():
+        if "-" in name:
+            whole = category_of(name)
+            hint = f"write category={whole!r}, or stream={name!r}" if whole else "take the dash out"
+            raise ValueError(
+                f"a name or several are wanted ({name!r}: a category ends before the first dash: {hint})"
+            )
+    return chosen
+
+
 def _where(value: Any) -> Filter | None:
     if value is None or isinstance(value, Filter):
         return value
@@ -185,7 +217,7 @@ def _where(value: Any) -> Filter | None:
 
 
 _CHECKS: dict[str, Check[Any]] = {
-    "category": _choices("category"),
+    "category": _categories,
     "stream": _choices("stream"),
     "types": _choices("types"),
     "where": _where,
@@ -206,6 +238,8 @@ _CHECKS: dict[str, Check[Any]] = {
     "keep_done": optional(seconds(more=True)),
     "renamed_from": optional(a_name),
 }
+
+_FOR_CONSUMERS: Final = ("strategy", "max_consumers", "max_unrouted", "if_exists")
 
 OPTIONS: Final = tuple(_CHECKS)
 """The names of all options."""

@@ -1,5 +1,7 @@
 """Handlers that write in the transaction of their progress: what they wrote and that they did commits together."""
 
+import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -9,15 +11,17 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from milepost.dispatch import Exchange
-from milepost.engine.calls import AnyDelivery, Calls
+from milepost.engine.calls import AnyDelivery, Calls, TimedOut
 from milepost.engine.clock import Clock
 from milepost.engine.grouping import Grouping
 from milepost.engine.handler import Undecodable
 from milepost.engine.journal import Journal
-from milepost.engine.outcomes import Failed
+from milepost.engine.outcomes import FATAL, Failed
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
+from milepost.engine.setbacks import MOST, Setbacks
 from milepost.engine.slots import Slot
+from milepost.engine.tracebacks import reason_of
 from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import MilepostError, Unavailable
 from milepost.log.appender import Appender
@@ -31,6 +35,10 @@ MESSAGES = 64
 SECONDS = 0.05
 """How long one goes on that appends: until it ends, nobody sees what others appended after it."""
 
+BOUND = b"set local idle_in_transaction_session_timeout = %d; "
+"""Before all else: how long the server waits for the next statement, in milliseconds."""
+LONGEST = 2**31 - 1
+"""The longest that can be set."""
 IMMEDIATE = b"set constraints all immediate"
 TOGETHER = IMMEDIATE + b"; select pg_current_xact_id()::text"
 """Before a call for several messages: the name of the transaction that has to be the same after it."""
@@ -39,9 +47,12 @@ NEXT = b"release savepoint milepost; savepoint milepost"
 LAST = b"release savepoint milepost"
 UNDO = b"rollback to savepoint milepost"
 """Around each message: several commands in one journey to the server."""
+UNDO_ALL = b"rollback"
 
 AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """What says that a transaction lost a race."""
+NOBODYS = (*AGAIN, asyncio.CancelledError, *FATAL)
+"""What a call can end with that is no failure of its messages."""
 NO_SAVEPOINT = (psycopg.errors.InvalidSavepointSpecification, psycopg.errors.NoActiveSqlTransaction)
 """What says that the transaction of a savepoint has ended, and perhaps another one has begun."""
 
@@ -50,6 +61,20 @@ Failures = dict[AnyDelivery, BaseException]
 
 class Again(Exception):
     """The transaction was rolled back for certain, and no message is to blame: its messages run again."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class ConnectionEnded(Unavailable):
+    """The connection ended while a handler had it, or soon after; nothing of the progress was sent before."""
+
+    def __init__(self, failures: Failures) -> None:
+        error = next(iter(failures.values()))
+        super().__init__(f"the connection ended while a handler had it: {reason_of(error)}")
+        self.failures = failures
+        """Whose call it was, and what came of it."""
 
 
 class Refused(Exception):
@@ -73,10 +98,12 @@ class Appends:
     def __init__(self, appender: Appender | None) -> None:
         self._appender = appender
         self._kept: list[Mapping[str, Any]] = []
+        self._refused: CannotAppend | None = None
 
     async def __call__(self, stream: str, messages: Any, *, expected: int) -> None:
         if self._appender is None:
-            raise CannotAppend
+            self._refused = CannotAppend()
+            raise self._refused
         several = messages if isinstance(messages, list | tuple) else [messages]
         # Encoded now, so that what cannot be appended is the handler's own error.
         self._kept.append(self._appender.prepared(stream, several, expected=expected, wake=True))
@@ -84,9 +111,15 @@ class Appends:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def check(self) -> None:
+        """Raises a refusal that the handler hid: what it asked for would be missing."""
+        if self._refused is not None:
+            raise self._refused
+
     def cut(self, length: int) -> None:
         """Forgets what a message asked for that failed."""
         del self._kept[length:]
+        self._refused = None
 
     async def send(self, connection: Connection) -> None:
         """Appends all of it."""
@@ -110,6 +143,8 @@ class ExactlyOnce:
         journal: Journal,
         *,
         batch: int | None,
+        timeout: float,
+        lease: float,
         stall_after: int,
         on_park: str,
         committed: Callable[[Sequence[AnyDelivery], float], None],
@@ -123,6 +158,8 @@ class ExactlyOnce:
         self._journal = journal
         self._batch = batch is not None
         self._grouping = Grouping(batch or MESSAGES)
+        self._setbacks = Setbacks(random.random)
+        self._bound = _bound(timeout, lease)
         self._stall_after = stall_after
         self._on_park = on_park
         self._committed = committed
@@ -133,16 +170,42 @@ class ExactlyOnce:
         Raises `Again` where nothing was committed, `Stale` or `Unavailable` where the lane is lost.
         """
         try:
-            return await self._run(owned, list(deliveries), slot)
+            failures = await self._run(owned, list(deliveries), slot)
         except Refused as refused:
             owned.lane.abandon()
             if len(deliveries) == 1 or (self._batch and isinstance(refused.error, TransactionEnded)):
                 return dict.fromkeys(deliveries, refused.error)
             return await self._one_by_one(owned, deliveries, slot)
-        except Again:
+        except Again as again:
             owned.lane.abandon()
             self._grouping.lost(time.monotonic())
-            raise
+            if len(deliveries) > 1:
+                raise
+            return await self._setback(again, {deliveries[0]: again.error})
+        except ConnectionEnded as ended:
+            if owned.lost:
+                raise
+            failures = await self._setback(ended, ended.failures)
+            owned.lane.give_back([delivery for delivery in deliveries if delivery not in failures])
+            return failures
+        if self._setbacks:
+            self._setbacks.forget([delivery.message.position for delivery in deliveries])
+        return failures
+
+    async def _setback(self, error: Again | ConnectionEnded, failures: Failures) -> Failures:
+        """Raises it after a pause, and it is no attempt; one that comes again and again is."""
+        delivery, failure = next(iter(failures.items()))
+        if isinstance(failure, TimedOut):
+            # It is one in any case: of a call that takes too long the server ends the transaction.
+            return failures
+        position = delivery.message.position
+        pause = self._setbacks.pause(position)
+        if pause is None:
+            text = "position %d ran for nothing more than %d times in a row, which is a failed attempt: %s"
+            self._journal.warning(text, position, MOST, error, position=position)
+            return failures
+        await asyncio.sleep(pause)
+        raise error
 
     @property
     def together(self) -> int:
@@ -164,9 +227,10 @@ class ExactlyOnce:
         async with self._database.connection() as connection, _transaction(connection):
             appends = Appends(self._appender)
             if self._batch:
-                transaction = await _begin_together(connection)
+                transaction = await self._begin_together(connection)
                 done, failures = await self._handle_together(connection, appends, deliveries, slot)
                 if failures and not owned.lost:
+                    await _undo(connection, UNDO_ALL, failures)
                     raise psycopg.Rollback
             else:
                 done, failures = await self._handle(owned, connection, appends, deliveries, slot)
@@ -183,9 +247,10 @@ class ExactlyOnce:
         self._committed(done, ended_at - begun)
         self._grouping.committed(ended_at)
         if exchanged is not None:
-            owned.held = exchanged.held
             self._clock.set(exchanged.now)
             answer = await self._rows.answer(exchanged.answer)
+            # Not before the lane knows what was written: whoever is cancelled in between may write no more.
+            owned.held = exchanged.held
             if not owned.lost:
                 owned.lane.exchanged(answer)
         if len(done) + len(failures) < len(deliveries):
@@ -193,18 +258,25 @@ class ExactlyOnce:
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
         return failures
 
+    async def _begin_together(self, connection: Connection) -> str:
+        """The name of the transaction."""
+        cursor = await connection.execute(self._bound + TOGETHER, prepare=False)
+        while cursor.nextset():
+            pass
+        [name] = await cursor.fetchone() or [""]
+        return str(name)
+
     async def _handle_together(
         self, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
     ) -> tuple[list[AnyDelivery], Failures]:
         """One call for all. It needs no savepoint: what it wrote is all that there is to undo."""
         try:
             await self._calls.several(deliveries, slot, Transaction(connection, appends))
+            appends.check()
             await _check_open(connection)
-        except AGAIN:
+        except NOBODYS:
             raise
-        except Exception as error:
-            if connection.broken:
-                raise
+        except BaseException as error:
             return [], _blamed(deliveries, error)
         return deliveries, {}
 
@@ -215,21 +287,21 @@ class ExactlyOnce:
         done: list[AnyDelivery] = []
         failures: Failures = {}
         begun = time.monotonic()
-        await _send(connection, FIRST)
+        await _send(connection, self._bound + FIRST)
         for number, delivery in enumerate(deliveries, start=1):
             kept = len(appends)
             try:
                 await self._calls.one(delivery, slot, Transaction(connection, appends))
+                appends.check()
                 # It fails if the handler hid an error that ended the transaction.
                 await _send(connection, LAST if number == len(deliveries) else NEXT)
-            except AGAIN:
+            except NOBODYS:
                 raise
-            except Exception as error:
-                if connection.broken:
-                    raise
-                await self._undo(connection, delivery, done)
+            except BaseException as error:
+                blamed = _blamed([delivery], error)
+                await self._undo(connection, blamed, done)
                 appends.cut(kept)
-                failures |= _blamed([delivery], error)
+                failures |= blamed
             else:
                 done.append(delivery)
             # What is done is committed, and the rest runs in the next transaction, or elsewhere.
@@ -237,12 +309,13 @@ class ExactlyOnce:
                 break
         return done, failures
 
-    async def _undo(self, connection: Connection, delivery: AnyDelivery, done: list[AnyDelivery]) -> None:
+    async def _undo(self, connection: Connection, blamed: Failures, done: list[AnyDelivery]) -> None:
         """Back to the savepoint, which goes with the transaction that it is in."""
         try:
-            await _send(connection, UNDO)
+            await _undo(connection, UNDO, blamed)
         except NO_SAVEPOINT as error:
             if done:
+                [delivery] = blamed
                 before = [each.message.position for each in done]
                 self._journal.ended_transaction(delivery.message, delivery.attempt, before)
             raise TransactionEnded from error
@@ -261,7 +334,7 @@ class ExactlyOnce:
         )
 
 
-def _blamed(part: Sequence[AnyDelivery], error: Exception) -> Failures:
+def _blamed(part: Sequence[AnyDelivery], error: BaseException) -> Failures:
     """Which messages of a call that was rolled back have failed; the others run again."""
     if isinstance(error, Failed):
         errors = error.errors
@@ -284,12 +357,24 @@ async def _check_open(connection: Connection) -> None:
             await _send(connection, b"select")
 
 
-async def _begin_together(connection: Connection) -> str:
-    """The name of the transaction."""
-    cursor = await connection.execute(TOGETHER, prepare=False)
-    cursor.nextset()
-    [name] = await cursor.fetchone() or [""]
-    return str(name)
+def _bound(timeout: float, lease: float) -> bytes:
+    """Lets the server end the transaction of a process that stands still, with the locks of what it wrote.
+
+    Not before a call has had its time, which it may spend without a statement. And before the time of the same
+    call is up in a process that takes over, two thirds of a lease later at the earliest: that one waits for these
+    locks, and must not fail for it.
+    """
+    return BOUND % min(round(1000 * (timeout + lease / 3)), LONGEST)
+
+
+async def _undo(connection: Connection, command: bytes, failures: Failures) -> None:
+    """Takes back what calls wrote that failed. Their connection may have ended, which shows here at the latest."""
+    try:
+        await _send(connection, command)
+    except psycopg.Error as error:
+        if connection.closed:
+            raise ConnectionEnded(failures) from error
+        raise
 
 
 async def _send(connection: Connection, commands: bytes) -> None:
@@ -307,7 +392,7 @@ async def _transaction(connection: Connection) -> AsyncIterator[None]:
                 async with connection.transaction():
                     yield
             except AGAIN as error:
-                raise Again(str(error)) from error
+                raise Again(error) from error
     except (Unavailable, Again):
         raise
     except (MilepostError, psycopg.DatabaseError) as error:

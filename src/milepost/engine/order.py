@@ -8,6 +8,7 @@ from hashlib import sha256
 from operator import attrgetter
 from typing import Any, Final, Protocol, TypeAlias
 
+from milepost.engine.outcomes import FATAL
 from milepost.engine.values import checked, whole
 from milepost.log.message import Message
 from milepost.names import MAX_NAME_BYTES, bucket_of, is_property_name
@@ -150,7 +151,9 @@ class ByFunction(_ByValue):
             value = self.function(message)
             if isinstance(value, str | int) and not isinstance(value, bool):
                 return _storable(_text_of(value))
-        except Exception as error:
+        except FATAL:
+            raise
+        except BaseException as error:
             raise Unordered(message, f"no key: {self._name} raised {error!r}") from error
         raise Unordered(
             message, f"no key: {self._name} returned a {type(value).__name__}; a string or an integer is wanted"
@@ -271,5 +274,19 @@ def _plain_function(value: Any) -> Callable[[AnyMessage], str | int]:
         raise ValueError("a function of a message is wanted")  # noqa: TRY004 - a wrong value, as with every option
     if inspect.iscoroutinefunction(value):
         raise ValueError("a plain function is wanted, which does no I/O")
+    if not _takes_a_message(value):
+        raise ValueError("a function of one parameter, the message, is wanted")
     function: Callable[[AnyMessage], str | int] = value
     return function
+
+
+def _takes_a_message(function: Callable[..., Any]) -> bool:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True  # Some callables of C have none to look at.
+    try:
+        signature.bind(None)
+    except TypeError:
+        return False
+    return True

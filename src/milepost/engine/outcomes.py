@@ -13,6 +13,10 @@ _position = whole(1)
 _error = instance_of(BaseException, "an exception")
 _mapping: Check[Mapping[Any, Any]] = instance_of(Mapping, "{position: exception, …}")  # type: ignore[type-abstract]
 
+FATAL = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What ends a program. Anything else that a handler raises is about its message, whatever class it has: libraries
+written in Rust, for one, raise what is no `Exception`."""
+
 
 class Park(Exception):
     """Gives the message up at once: it is kept, with the reason, until a person decides."""
@@ -49,11 +53,14 @@ class RetryLater(Exception):
 class Failed(Exception):
     """Says which messages of a batch failed, by their positions, and with what; the others are done.
 
-    The error of a message may itself be a `Park`, `Skip` or `RetryLater`.
+    With a `Transaction` the others run again, without these. At least one has to be named. The error of a message
+    may itself be a `Park`, `Skip` or `RetryLater`.
     """
 
     def __init__(self, errors: Mapping[int, BaseException]) -> None:
         checked("Failed", _mapping, errors)
+        if not errors:
+            raise ValueError("Failed: at least one message has to be named; if none failed, the handler returns")
         self.errors = {
             checked("Failed: position", _position, position): checked(f"Failed: {position}", _error, error)
             for position, error in errors.items()

@@ -59,7 +59,7 @@ class Pages:
     def _query_for(self, lanes: Collection[int]) -> Query:
         if not self._by_stream or len(lanes) == self._lanes:
             return replace(self._query, page=_page_for(self._lanes))
-        of_lanes = Lanes(self._lanes, tuple(sorted(lanes)))
+        of_lanes = Lanes(self._lanes, frozenset(lanes))
         return replace(self._query, lanes=of_lanes, page=_page_for(len(lanes)))
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from milepost.engine.builder import Failed
 from milepost.engine.calls import AnyDelivery
@@ -13,6 +13,7 @@ from milepost.engine.place import Place
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.subscription import Subscription
+from milepost.engine.values import checked, one_of, optional, seconds
 from milepost.engine.worker import Worker
 from milepost.errors import MilepostError
 from milepost.log.appender import Appender
@@ -36,7 +37,7 @@ class Program:
     async def running(
         self,
         *,
-        only: Collection[str] | None = None,
+        only: str | Collection[str] | None = None,
         grace: float,
         exits: bool = False,
         failed: Failed | None = None,
@@ -45,8 +46,10 @@ class Program:
 
         With `exits` the process ends when a handler blocks its event loop for good.
         """
+        checked("grace", seconds(), grace)
+        names = checked("only", optional(_names), only)
         self._subscriptions.check()
-        chosen = [self._subscriptions[name] for name in only] if only else list(self._subscriptions)
+        chosen = list(self._subscriptions) if names is None else [self._subscriptions[name] for name in names]
         if not chosen:
             raise MilepostError("there are no subscriptions: declare one with @mp.subscription(…)")
         worker = Worker(
@@ -67,8 +70,9 @@ class Program:
             error = _only(errors)
             raise error from error.__cause__
 
-    async def run_until_idle(self, errors: Errors, only: Collection[str] | None = None) -> dict[str, Tally]:
+    async def run_until_idle(self, errors: Errors, only: str | Collection[str] | None = None) -> dict[str, Tally]:
         """Works until nothing is left that can run; raises a handler's error, or parks its message."""
+        checked("errors", one_of(*get_args(Errors)), errors)
         raised: list[BaseException] = []
         over = asyncio.Event()
 
@@ -85,12 +89,16 @@ class Program:
             raise raised[0]
         return report
 
-    async def run(self, grace: float) -> None:
-        """Works until SIGINT or SIGTERM; the first lets what runs end, the second ends the process."""
+    async def run(self, grace: float, *, insist: bool = True) -> None:
+        """Works until SIGINT or SIGTERM; the first lets what runs end, the second ends the process.
+
+        Without `insist` the second says nothing new: where somebody watches over this process, and kills it when
+        that is meant, the same request may come from several sides.
+        """
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def on_signal(number: signal.Signals) -> None:
-            if stop.is_set():
+            if stop.is_set() and insist:
                 signal.signal(number, signal.SIG_DFL)
                 signal.raise_signal(number)
             stop.set()
@@ -103,6 +111,13 @@ class Program:
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+
+def _names(value: Any) -> list[str]:
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, Collection) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError("the name of a subscription or several are wanted (leave it out to run all)")
+    return list(dict.fromkeys(names))
 
 
 async def _first(*works: Coroutine[Any, Any, Any]) -> None:

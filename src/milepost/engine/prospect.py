@@ -10,6 +10,7 @@ from milepost.engine.calls import AnyDelivery
 from milepost.engine.exactly_once import AGAIN
 from milepost.engine.handler import Undecodable
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.tracebacks import reason_of
 from milepost.engine.transaction import CannotAppend
 
 
@@ -72,8 +73,3 @@ def _failed(error: BaseException, attempt: int, retry: Retry) -> Prospect:
     if wait is None:
         return Prospect(state="parked", reason=reason_of(error))
     return Prospect(state="retrying", reason=reason_of(error), after=wait)
-
-
-def reason_of(error: BaseException) -> str:
-    """An error in one line, as it is kept with a message."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

@@ -48,7 +48,7 @@ class Reading:
         self._end: int | None = None
         self._lowest_next = True
         self._has_enough = False
-        """Whether some lane was not read for though it has room: something of it could be handed out."""
+        """Whether some lane was not read for: it was full, or there was enough to hand out."""
         self._changed = asyncio.Event()
 
     def reads_for(self, lanes: dict[int, Owned]) -> None:
@@ -73,11 +73,7 @@ class Reading:
         self._changed.set()
 
     def room(self) -> None:
-        """Some lane may have room again."""
-        self._changed.set()
-
-    def emptied(self) -> None:
-        """Nothing more of some lane can be handed out."""
+        """Some lane may have room again, or nothing more of it can be handed out."""
         if self._has_enough:
             self._changed.set()
 
@@ -112,10 +108,12 @@ class Reading:
 
     def _turns(self) -> list[int]:
         """Where to read from: where the lowest and where the foremost of those stand that want more."""
+        self._has_enough = self._is_ample()
+        if self._has_enough:
+            return []
         hungry = self._hungry()
-        is_ample = self._is_ample()
-        self._has_enough = is_ample or len(hungry) < len(self._lanes)
-        if not hungry or is_ample:
+        self._has_enough = len(hungry) < len(self._lanes)
+        if not hungry:
             return []
         positions = [owned.lane.reach for owned in hungry]
         self._lowest_next = not self._lowest_next

@@ -45,6 +45,7 @@ class Rehearsal:
         self._connection = connection
         self._appender = appender
         self._appends: list[Mapping[str, Any]] = []
+        self._refused: CannotAppend | None = None
         self.transaction = Transaction(connection, self._append)
         """What the handler gets."""
         self.committed = False
@@ -78,7 +79,8 @@ class Rehearsal:
         """The handler has returned, or raised this; returns what the transaction would have failed with."""
         if self._connection.broken:
             return error
-        error = await self._left(error)
+        # Also where the handler hid it: a worker would see it.
+        error = await self._left(self._refused if error is None else error)
         if self.committed:
             return error
         self.writes = await self._written()
@@ -117,6 +119,7 @@ class Rehearsal:
 
     async def _append(self, stream: str, messages: Any, *, expected: int) -> None:
         if self._appender is None:
-            raise CannotAppend
+            self._refused = CannotAppend()
+            raise self._refused
         several = messages if isinstance(messages, list | tuple) else [messages]
         self._appends.append(self._appender.prepared(stream, several, expected=expected, wake=True))

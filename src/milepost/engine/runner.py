@@ -12,6 +12,7 @@ from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
 from milepost.engine.exactly_once import Again, ExactlyOnce, Failures
 from milepost.engine.lag import not_passed
 from milepost.engine.order import ByFunction, Order, Unordered, placed
+from milepost.engine.outcomes import FATAL
 from milepost.engine.owned import Owned
 from milepost.engine.reading import Reading
 from milepost.engine.settling import Settling
@@ -278,6 +279,9 @@ class Runner:
         """The next call, if this subscription may have one more."""
         if self._running >= self.concurrency:
             return None
+        if not (self._active or self.claimed or self.suspects):
+            # Asked each time that anything happens in the process, and mostly of something else.
+            return None
         if self.suspects:
             return self._take_suspect()
         if self._together is None and self.exactly_once is None:
@@ -364,7 +368,8 @@ class Runner:
     def _next_of_lanes(self) -> tuple[Owned, list[AnyDelivery]] | None:
         """What may go out now of the next lane that has something."""
         self.settling.settle()
-        for number, owned in list(self._active.items()):
+        while self._active:
+            number, owned = next(iter(self._active.items()))
             del self._active[number]
             hands_out = owned.hands_out and not self._is_busy(owned)
             given = owned.lane.next(self._now(), self._limit(owned)) if hands_out else []
@@ -373,7 +378,7 @@ class Runner:
                 return owned, given
             if owned.lane.urgent(self._now()):
                 self.writing.look()
-            self.reading.emptied()
+            self.reading.room()
         return None
 
     def _is_busy(self, owned: Owned) -> bool:
@@ -423,7 +428,9 @@ class Runner:
         except asyncio.CancelledError:
             owned.lane.give_back(call.deliveries)
             raise
-        except Exception as raised:
+        except FATAL:
+            raise
+        except BaseException as raised:
             error = raised
         finally:
             self.settling.handling_seconds += monotonic() - begun

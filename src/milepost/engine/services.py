@@ -3,10 +3,12 @@
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+from milepost.engine.cursors import Cursors
 from milepost.engine.kept import Kept
-from milepost.errors import MilepostError, SchemaMismatch
+from milepost.errors import MilepostError, NoDatabase, SchemaMismatch
 from milepost.log import schema
 from milepost.log.database import Database
 from milepost.log.log import Log
@@ -37,6 +39,11 @@ class Services:
     """Where the transactions of handlers are; None: nowhere."""
     own: tuple[Database, ...] = ()
     """What was opened for this."""
+
+    @cached_property
+    def cursors(self) -> Cursors:
+        """Writes the cursors of all subscriptions."""
+        return Cursors(self.progress)
 
     async def close(self) -> None:
         """Ends all connections but the log's."""
@@ -111,7 +118,10 @@ async def in_another_database(
 ) -> Services:
     """Progress is in a second database; its schema is brought up to date, and the log has to be the right one."""
     name = log.statements.schema
-    database = Database(url, pool_size=pool_size)
+    try:
+        database = Database(url, pool_size=pool_size)
+    except NoDatabase as error:
+        raise NoDatabase(f"progress: {error}") from None
     # Of its own: it is asked for while all others may be in transactions of handlers.
     remembered = Database(url, pool_size=1)
     following = Following(remembered, name, log)

@@ -1,7 +1,6 @@
 """What came of calls: settles messages, counts them, and tells who wants to know."""
 
 import asyncio
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
 from milepost.engine.owned import Owned
 from milepost.engine.report import Tally
 from milepost.engine.telling import Telling
+from milepost.engine.tracebacks import reason_of, traceback_of
 from milepost.engine.transaction import CannotAppend
 
 
@@ -51,6 +51,8 @@ class Settling:
         """Who is told of events, if anybody listens."""
         self._handled: list[Owned] = []
         """Lanes of which messages were handled in this step of the loop."""
+        self._settles = False
+        """Whether that is going to be settled at its end."""
 
     def done(self, owned: Owned, delivery: AnyDelivery) -> None:
         """A message was handled."""
@@ -75,9 +77,14 @@ class Settling:
 
     def settles_soon(self, owned: Owned) -> None:
         """Messages of a lane are settled together, at the end of this step of the loop."""
-        if not self._handled:
-            asyncio.get_running_loop().call_soon(self.settle)
+        if not self._settles:
+            self._settles = True
+            asyncio.get_running_loop().call_soon(self._settle_at_the_end)
         self._handled.append(owned)
+
+    def _settle_at_the_end(self) -> None:
+        self._settles = False
+        self.settle()
 
     def settle(self) -> None:
         """Settles what was handled since the last time."""
@@ -127,7 +134,8 @@ class Settling:
             case Park() | Undecodable():
                 self.tally.parked += not lane.park(one, now, reason=error.reason)
             case RetryLater():
-                lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
+                refused = lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
+                self.tally.parked += not refused and _is_parked(delivery)
             case _:
                 self._fail(owned, delivery, error)
         if error is not None:
@@ -150,13 +158,14 @@ class Settling:
     def _write_down(self, delivery: AnyDelivery, error: BaseException, now: float) -> None:
         message, attempt, row = delivery.message, delivery.attempt, delivery.entry.fate
         if isinstance(error, Skip | Park | Undecodable | RetryLater):
-            self._journal.settled(message, attempt, error.reason, row, now, None)
+            reason = error.reason or (row.reason if row else "")
+            self._journal.settled(message, attempt, reason, row, now, None)
         else:
-            self._journal.settled(message, attempt, _reason(error), row, now, error)
+            self._journal.settled(message, attempt, reason_of(error), row, now, error)
 
     def _fail(self, owned: Owned, delivery: AnyDelivery, error: BaseException) -> None:
         self.tally.failed += 1
-        reason, trace = _reason(error), "".join(traceback.format_exception(error))
+        reason, trace = reason_of(error), traceback_of(error)
         self.last_error = reason, self._now()
         if self._gives_up(delivery, error) or isinstance(error, CannotAppend):
             self.tally.parked += 1
@@ -165,10 +174,11 @@ class Settling:
             owned.lane.retry([delivery], self._now(), reason=reason, error=trace, cause=type(error))
 
 
-def _reason(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+def _is_parked(delivery: AnyDelivery) -> bool:
+    fate = delivery.entry.fate
+    return fate is not None and fate.state is State.PARKED
 
 
 def _names_some(error: Failed, deliveries: Sequence[AnyDelivery]) -> bool:
-    """Whether what it names is of this batch, or it names nothing; else who raised it meant something else."""
-    return not error.errors or any(each.message.position in error.errors for each in deliveries)
+    """Whether what it names is of this batch; else who raised it meant something else."""
+    return any(each.message.position in error.errors for each in deliveries)

@@ -68,6 +68,7 @@ class Signature:
         parameters = described.parameters()
         reader = _Reader(described, classes, provided, _bare(parameters))
         asked = tuple(map(reader.read, parameters))
+        _refuse_nothing(described, asked)
         _refuse_contradictions(described, asked)
         return cls(described, asked, _types(asked, classes), any(each.batch for each in asked))
 
@@ -241,6 +242,15 @@ def _bare(parameters: list[Parameter]) -> Parameter | None:
     """The only positional parameter, if it has no annotation: it can only be the message."""
     positional = [each for each in parameters if each.required and not each.keyword_only]
     return positional[0] if len(positional) == 1 and positional[0].hint is EMPTY else None
+
+
+def _refuse_nothing(described: Described, asked: tuple[Asked, ...]) -> None:
+    """One that is called with nothing would count every message as handled."""
+    if all(each.source is Source.DEFAULT for each in asked):
+        raise TypeError(
+            f"{described}: it asks for no message: annotate a parameter with Message, or the class of a payload; "
+            "a decorator around it needs functools.wraps"
+        )
 
 
 def _refuse_contradictions(described: Described, asked: tuple[Asked, ...]) -> None:

@@ -7,6 +7,7 @@ from milepost.dispatch import Cursor
 from milepost.log.codec import MAX_INTEGER
 from milepost.log.log import Log
 from milepost.log.since import Since
+from milepost.suggestions import aside
 
 Start = Literal["beginning", "now"] | datetime | int
 
@@ -21,7 +22,8 @@ def start_from(value: Any) -> Start:
         return value
     if isinstance(value, str) and value in ("beginning", "now"):
         return "now" if value == "now" else "beginning"
-    raise ValueError('"beginning", "now", a datetime or a position is wanted')
+    meant = aside(value, ("beginning", "now"))
+    raise ValueError(f'"beginning", "now", a datetime or a position is wanted{meant}')
 
 
 async def start_of(start: Start, log: Log) -> tuple[Cursor, Since | None]:

@@ -36,7 +36,7 @@ class Transaction:
     __slots__ = ("_append", "connection")
 
     connection: AsyncConnection[Any]
-    """The psycopg connection beneath it. Do not commit or roll back on it."""
+    """The psycopg connection beneath it. Do not commit, roll back or close it; settings are for `set local`."""
 
     def __init__(self, connection: AsyncConnection[Any], append: Append) -> None:
         self.connection = connection

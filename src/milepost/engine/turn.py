@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from milepost.engine.calls import AnyDelivery, Calls, HandlerCancelled, TimedOut, Unhandled
 from milepost.engine.chunk import Chunk, Item
 from milepost.engine.handler import Handler
+from milepost.engine.outcomes import FATAL
 from milepost.engine.owned import Owned
 from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot
@@ -83,7 +84,9 @@ class Turn:
                         raise
                     else:
                         now = self._failed(owned, delivery, HandlerCancelled(), now)
-                except Exception as error:
+                except FATAL:
+                    raise
+                except BaseException as error:
                     now = self._failed(owned, delivery, error, now)
                 else:
                     ended = monotonic()

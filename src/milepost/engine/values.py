@@ -4,6 +4,8 @@ from collections.abc import Callable
 from reprlib import Repr
 from typing import Any, TypeVar
 
+from milepost.suggestions import aside
+
 T = TypeVar("T")
 
 Check = Callable[[Any], T]
@@ -67,7 +69,7 @@ def one_of(*texts: str) -> Check[str]:
 
     def check(value: Any) -> str:
         if not isinstance(value, str) or value not in texts:
-            raise ValueError(f"{wanted} is wanted")
+            raise ValueError(f"{wanted} is wanted{aside(value, texts)}")
         return value
 
     return check

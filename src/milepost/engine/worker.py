@@ -123,6 +123,7 @@ class Worker:
             appender=self._appender,
             queries=self._queries,
             concurrency=self._concurrency,
+            lease=self._sign.lease,
             clock=self._sharing.clock,
             threads=self._threads,
             failed=self._failed,

@@ -7,6 +7,7 @@ from typing import Any
 from milepost.dispatch import Exchange, Settings, Write
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.clock import Clock
+from milepost.engine.cursors import Cursors
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
 from milepost.errors import Unavailable
@@ -28,6 +29,7 @@ class Writing:
     def __init__(
         self,
         progress: Progress,
+        cursors: Cursors,
         rows: Rows,
         clock: Clock,
         settings: Settings,
@@ -39,6 +41,7 @@ class Writing:
         lost: Callable[[Owned, Exception], None],
     ) -> None:
         self._progress = progress
+        self._cursors = cursors
         self._rows = rows
         self._clock = clock
         self._settings = settings
@@ -165,8 +168,8 @@ class Writing:
         await self._learn(owned, exchanged)
 
     async def _write_cursors(self, lanes: Sequence[tuple[Owned, Write]]) -> None:
-        """The usual case: several lanes in one statement."""
-        written = await self._progress.write([(owned.held, write) for owned, write in lanes])
+        """The usual case: several lanes in one statement, with those of other subscriptions."""
+        written = await self._cursors.write([(owned.held, write) for owned, write in lanes])
         for (owned, _), exchanged in zip(lanes, written, strict=True):
             if exchanged is None:
                 self._lost(owned, stale())
@@ -174,9 +177,10 @@ class Writing:
                 await self._learn(owned, exchanged)
 
     async def _learn(self, owned: Owned, exchanged: Exchanged) -> None:
-        owned.held = exchanged.held
         self._clock.set(exchanged.now)
         answer = await self._rows.answer(exchanged.answer)
+        # Not before the lane knows what was written: whoever is cancelled in between may write no more.
+        owned.held = exchanged.held
         if not owned.lost:
             owned.lane.exchanged(answer)
             owned.written += 1

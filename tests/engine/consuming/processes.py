@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.consuming.taking import PATIENCE
+from patience import within
 
 PROGRAM = Path(__file__).with_name("program.py")
 
@@ -49,14 +50,14 @@ class Process:
 
     async def until(self, *words: str) -> None:
         """Waits until it said these."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE, lambda: f"{self.said}, wanted {words}"):
             while not set(words) <= set(self.said):
                 assert not self.is_over, self.said
                 await asyncio.sleep(0.01)
 
     async def until_got(self, count: int) -> list[int]:
         """What it got, once that is so many."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE, lambda: f"{self.said}, wanted {count} messages"):
             while len(self.got) < count:
                 assert not self.is_over, self.said
                 await asyncio.sleep(0.01)

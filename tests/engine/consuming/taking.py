@@ -8,6 +8,7 @@ from typing import Any
 from milepost import Milepost, NewMessage
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
+from patience import looked_at, within
 
 PATIENCE = 30.0
 """Seconds after which a test gives up."""
@@ -22,8 +23,11 @@ async def orders(mp: Milepost, count: int, *, streams: int = 10, first: int = 0,
 
 async def take(consumer: Consumer, count: int) -> list[Delivery]:
     """The next deliveries, so many."""
-    async with asyncio.timeout(PATIENCE):
-        return [await anext(consumer) for _ in range(count)]
+    deliveries: list[Delivery] = []
+    async with within(PATIENCE, lambda: f"{deliveries}, wanted {count}"):
+        while len(deliveries) < count:
+            deliveries.append(await anext(consumer))
+    return deliveries
 
 
 async def ack(deliveries: list[Delivery]) -> list[int]:
@@ -45,7 +49,7 @@ async def is_dry(consumer: Consumer, seconds: float = 0.3) -> bool:
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
     """Waits until something that happens elsewhere has happened."""
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE, lambda: looked_at(condition)):
         while True:
             found = condition()
             if found if isinstance(found, bool) else await found:
@@ -76,7 +80,7 @@ class Taker:
 
     async def until(self, count: int) -> list[int]:
         """What it saw, once that is so many."""
-        async with asyncio.timeout(PATIENCE):
+        async with within(PATIENCE, lambda: f"{self.seen}, wanted {count}"):
             while len(self.seen) < count:
                 if self.task.done():
                     self.task.result()

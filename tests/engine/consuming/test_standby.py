@@ -8,6 +8,7 @@ import pytest
 from engine.consuming.processes import Process, Start
 from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
 from milepost import ConsumerClosed, Milepost
+from patience import within
 from support import MakeMilepost
 
 
@@ -137,7 +138,7 @@ class TestProcesses:
         assert await second.until_got(10) == list(range(11, 21))
 
     async def test_take_over_within_the_lease_after_sigkill(self, mp: Milepost, start: Start) -> None:
-        await mp.create_subscription("shipping", lease=2, timeout=3600)
+        await mp.create_subscription("shipping", lease=5, timeout=3600)
         first = start("hold")
         await first.until("owner")
         second = start()
@@ -151,7 +152,7 @@ class TestProcesses:
         await until(lambda: _has_passed(mp))
 
     async def test_disjoint_filters(self, mp: Milepost, start: Start) -> None:
-        await mp.create_subscription("shipping", lease=2)
+        await mp.create_subscription("shipping", lease=5)
         low = start(where="n < 50")
         await low.until("owner")
         high = start(where="n >= 50")
@@ -177,7 +178,7 @@ class TestProcesses:
 
 async def _owner(mp: Milepost, start: Start) -> Process:
     """The process that owns the subscription now; one that was killed is named until its lease ends."""
-    async with asyncio.timeout(PATIENCE):
+    async with within(PATIENCE, mp.manage("shipping").info):
         while True:
             owners = (await mp.manage("shipping").info()).owners
             for process in start.started:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 
 from engine.deploys.record import Record
 from engine.deploys.version import Version
+from patience import last_lines, until
 
 PROGRAM = Path(__file__).with_name("program.py")
 TESTS = Path(__file__).parents[2]
@@ -42,10 +44,7 @@ class Process:
 
     async def until_said(self, words: str, seconds: float = 60) -> None:
         """Waits until it has logged this."""
-        try:
-            await until(lambda: words in self.said, seconds)
-        except TimeoutError:
-            raise AssertionError(f"it did not say {words!r}, but:\n{self.said}") from None
+        await until(lambda: words in self.said, seconds, lambda: f"{self.said}\nwanted {words!r}")
 
     def kill(self) -> None:
         """Ends it at once, as a lost machine does."""
@@ -82,19 +81,23 @@ class Deploy:
 
     async def until_handled(self, version: Version, count: int = 1, seconds: float = 60) -> None:
         """Waits until a version has handled so many messages."""
-        await self.until(lambda: len(self.record.handled(version.label)) >= count, seconds)
+        handled = self.record.handled
+        wanted = f"wanted {count} of {version.label}"
+        await self.until(lambda: len(handled(version.label)) >= count, seconds, wanted)
 
     async def until_all(self, positions: set[int], seconds: float = 60) -> None:
         """Waits until all of these were handled at least once."""
-        await self.until(lambda: positions <= set(self.record.positions()), seconds)
+        await self.until(lambda: positions <= set(self.record.positions()), seconds, f"wanted {sorted(positions)}")
 
-    async def until(self, holds: Callable[[], bool], seconds: float = 60) -> None:
-        """Waits until a condition holds; says what was logged if it does not come."""
-        try:
-            await until(holds, seconds)
-        except TimeoutError:
-            logged = "\n".join(f"--- {process.pid}\n{process.said}" for process in self.processes)
-            raise AssertionError(f"it did not come about:\n{logged}") from None
+    async def until(self, holds: Callable[[], bool], seconds: float = 60, wanted: str = "") -> None:
+        """Waits until a condition holds; says what was handled and logged if it does not come."""
+        await until(holds, seconds, lambda: f"{self._found()}\n{wanted}")
+
+    def _found(self) -> str:
+        handled = Counter(line.version for line in self.record.handled())
+        logged = [f"--- {process.pid}\n{last_lines(process.said)}" for process in self.processes]
+        positions = sorted(set(self.record.positions()))
+        return "\n".join([f"{dict(handled)} handled, positions {positions}", *logged, "---"])
 
 
 @contextmanager
@@ -106,10 +109,3 @@ def deploying(url: str, schema: str, folder: Path) -> Iterator[Deploy]:
     finally:
         for process in deploy.processes:
             process.kill()
-
-
-async def until(holds: Callable[[], bool], seconds: float) -> None:
-    """Waits until a condition holds."""
-    async with asyncio.timeout(seconds):
-        while not holds():
-            await asyncio.sleep(0.02)

@@ -8,6 +8,7 @@ from engine.deploys.record import by_stream, disorders, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from milepost import Milepost
+from patience import within
 
 V1 = Version(label="v1")
 
@@ -85,7 +86,7 @@ async def test_a_replay_comes_to_its_end_first(mp: Milepost, deploy: Deploy, loa
 
 
 async def until_no_lag(mp: Milepost) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, mp.manage("orders").info):
         while (await mp.manage("orders").info()).lag.positions:
             await asyncio.sleep(0.02)
 

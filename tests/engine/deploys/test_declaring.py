@@ -1,7 +1,7 @@
 """What happens when a program declares something else, where two processes are of no use to see it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from milepost.engine import declaring
 from milepost.engine.heart import Heart
 from milepost.events import DefinitionChanged, LaneLost, LaneTaken
 from milepost.progress.protocol import Definition, RowPlace, Share
+from patience import until
 from support import Connection, MakeMilepost, qualified
 
 
@@ -92,24 +93,19 @@ async def test_nothing_is_read_of_lanes_that_are_to_be_let_go(
         await given.wait()
         return await balance(*words)
 
-    async with program.running(grace=5), asyncio.timeout(40):
+    async with program.running(grace=5):
         await program.append("s-1", NewMessage("a"))
-        await until(lambda: seen == {"orders": [1], "others": [1]})
+        await until(lambda: seen == {"orders": [1], "others": [1]}, 40)
         monkeypatch.setattr(Heart, "balance", later)
         stands = (
             "select {0}.set_barrier(id, 'test', null, '1 minute') from {0}.subscriptions where name = 'orders'"
         )
         await program.log.database.execute(qualified(stands, program), {})
-        await until(lambda: "orders: stands still: test" in caplog.text)
+        await until(lambda: "orders: stands still: test" in caplog.text, 40)
         await program.append("s-1", NewMessage("a"))
-        await until(lambda: seen["others"] == [1, 2])
+        await until(lambda: seen["others"] == [1, 2], 40)
         given.set()
     assert seen["orders"] == [1]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.01)
 
 
 async def test_a_barrier_stays_up_however_many_rows_there_are(
@@ -181,7 +177,7 @@ async def test_lanes_that_go_to_a_newer_version_are_no_warning(
         await old.append("order-1", NewMessage("placed", properties={"amount": 3}))
         await old.run_until_idle()
         async with old.running(), new.running():
-            await until(lambda: "waits until a newer program has ended" in caplog.text)
+            await until(lambda: "waits until a newer program has ended" in caplog.text, 40)
             async with asyncio.timeout(30):
                 await taken.wait()
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -9,6 +9,7 @@ from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
+from patience import within
 
 
 async def written(stored: Stored) -> list[int]:
@@ -33,7 +34,7 @@ async def test_each_message_takes_effect_once(
         await deploy.until_handled(old, 60)
         deploy.start(new)
         await deploy.until_handled(new, 100)
-    async with asyncio.timeout(40):
+    async with within(40, lambda: written(stored)):
         while set(await written(stored)) < load.positions:
             await asyncio.sleep(0.05)
     assert sorted(await written(stored)) == sorted(load.positions)

@@ -9,6 +9,7 @@ from engine.deploys.stored import Row, Stored
 from engine.deploys.version import Version
 from milepost import Milepost
 from milepost.names import bucket_of
+from patience import within
 
 V1 = Version(label="v1")
 
@@ -22,9 +23,7 @@ async def parked_one(deploy: Deploy, load: Load, stored: Stored, version: Versio
     behind = {at for at, (of, _) in load.messages.items() if of == stream and at > position}
     deploy.start(version)
     await deploy.until_all(load.positions - behind - {position})
-    async with asyncio.timeout(40):
-        while set(rows := await stored.rows()) != behind | {position}:
-            await asyncio.sleep(0.05)
+    rows = await until_rows(stored, behind | {position})
     assert {row.state for row in rows.values()} == {"parked", "waiting"}
     return position
 
@@ -60,7 +59,7 @@ async def test_a_parked_message_holds_its_new_key(
 
 async def until_rows(stored: Stored, positions: set[int]) -> dict[int, Row]:
     """Waits until these are set aside, and nothing else."""
-    async with asyncio.timeout(40):
+    async with within(40, stored.rows):
         while set(rows := await stored.rows()) != positions:
             await asyncio.sleep(0.05)
     return rows

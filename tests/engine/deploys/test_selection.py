@@ -9,6 +9,7 @@ from engine.deploys.record import Record, by_stream, disorders, overlaps
 from engine.deploys.stored import Definition, Stored
 from engine.deploys.version import Version
 from milepost import Message, Milepost
+from patience import within
 
 V1 = Version(label="v1")
 
@@ -121,7 +122,7 @@ async def test_a_handler_that_is_removed_passes_nothing_over_that_was_set_aside(
 
 
 async def until_parked(stored: Stored, position: int) -> None:
-    async with asyncio.timeout(40):
+    async with within(40, stored.rows):
         while (await stored.rows())[position].state != "parked":
             await asyncio.sleep(0.05)
 

@@ -9,6 +9,7 @@ from engine.deploys.load import Load
 from engine.deploys.record import by_key, by_stream, disorders, overlaps, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
+from patience import within
 
 V1 = Version(label="v1")
 
@@ -31,7 +32,7 @@ async def in_the_middle(
     await load.append(60)
     await deploy.until(lambda: len(deploy.record.positions()) > 100)
     deploy.start(new)
-    async with asyncio.timeout(40):
+    async with within(40, stored.barrier):
         while await stored.barrier() != phase:
             await asyncio.sleep(0.01)
 
@@ -97,7 +98,7 @@ async def test_two_different_new_programs_at_once(deploy: Deploy, load: Load, st
     await deploy.until_all(load.positions)
     deploy.start(V1.but("v2", orders="property"))
     deploy.start(V1.but("v3", lanes=7))
-    async with asyncio.timeout(30):
+    async with within(30, stored.definitions):
         while len(await stored.definitions()) < 3:
             await asyncio.sleep(0.05)
     async with load.going_on():

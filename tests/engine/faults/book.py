@@ -64,6 +64,16 @@ class Book:
         """How many messages were handled, each counted once."""
         return sum(len(set(versions)) for versions in self.handled().values())
 
+    def __repr__(self) -> str:
+        """How far each stream is, and what is missing before that."""
+        far = {stream: max(versions) for stream, versions in sorted(self.handled().items())}
+        gaps = {
+            stream: missing
+            for stream, versions in self.handled().items()
+            if (missing := sorted(set(range(1, far[stream])) - set(versions)))
+        }
+        return f"up to {far}, without {gaps}"
+
 
 def _parsed(line: str) -> Line:
     event, stream, version, attempt, pid = line.split()

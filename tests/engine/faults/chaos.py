@@ -20,8 +20,9 @@ from engine.faults.load import Load
 from engine.faults.proxy import Fate, Proxy, is_commit
 from engine.faults.watch import watching
 from milepost import Milepost, Unavailable
+from patience import within
 from servers import Server
-from support import Connection, qualified
+from support import Connection, qualified, rows_by_state
 
 WORKERS = 2
 LEASE = 1.0
@@ -146,6 +147,18 @@ class Verdict:
             and await parked(mp) >= self.parked
         )
 
+    async def missing(self, mp: Milepost, workers: Crew) -> str:
+        """What is not handled or parked yet."""
+        handled, took_effect = workers.book.handled(), await effects.in_order(mp)
+        return "\n".join(
+            [
+                f"lines without {_missing(self.lines, handled)}",
+                f"effects without {_missing(self.effects, took_effect)}",
+                f"not parked: {self.parked - await parked(mp)}; rows {await rows_by_state(mp)}",
+                repr(workers),
+            ]
+        )
+
     async def check(self, mp: Milepost, workers: Crew) -> None:
         """Nothing was lost, nothing was parked that could be handled, each took effect once, in order."""
         handled, took_effect = workers.book.handled(), await effects.in_order(mp)
@@ -162,6 +175,11 @@ def deviation(found: Sequence[int], wanted: Sequence[int]) -> tuple[Sequence[int
         if one != other:
             return found[max(0, place - 2) : place + 5], wanted[max(0, place - 2) : place + 5]
     return None
+
+
+def _missing(wanted: dict[str, list[int]], found: dict[str, list[int]]) -> dict[str, list[int]]:
+    lacking = {stream: sorted(set(versions) - set(found[stream])) for stream, versions in wanted.items()}
+    return {stream: versions for stream, versions in lacking.items() if versions}
 
 
 def _total(versions: dict[str, list[int]]) -> int:
@@ -189,7 +207,7 @@ async def append_until(load: Load, chance: random.Random, over: asyncio.Event) -
 
 async def until_reached(verdict: Verdict, mp: Milepost, workers: Crew) -> None:
     """Waits until the deployment has recovered and done all there is to do."""
-    async with asyncio.timeout(60):
+    async with within(60, lambda: verdict.missing(mp, workers)):
         while True:
             with suppress(Unavailable):
                 if await verdict.is_reached(mp, workers):

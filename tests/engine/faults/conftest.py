@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from engine.faults import talk
 from engine.faults.proxy import Proxy
 from servers import Server, embedded_binaries
 
@@ -21,5 +22,13 @@ async def proxy(database_url: str) -> AsyncIterator[Proxy]:
 def server() -> Iterator[Server]:
     """A server of the test's own."""
     server = Server(embedded_binaries()).create()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(scope="module")
+def talkative() -> Iterator[Server]:
+    """A server that writes down every statement."""
+    server = Server(embedded_binaries(), settings=talk.SETTINGS).create()
     yield server
     server.remove()

@@ -13,6 +13,7 @@ from typing import Any
 
 from engine.faults.book import Book
 from milepost import Milepost
+from patience import last_lines, looked_at, within
 from support import qualified
 
 PROGRAM = Path(__file__).with_name("program.py")
@@ -59,7 +60,17 @@ class Crew:
 
     async def until_handled(self, count: int, seconds: float = 60) -> None:
         """Waits until so many messages were handled at least once."""
-        await until(lambda: self.book.count() >= count, seconds)
+        async with within(seconds, lambda: f"{self}, wanted {count}"):
+            while self.book.count() < count:
+                await asyncio.sleep(0.05)
+
+    def __repr__(self) -> str:
+        """What was handled, and how each process stands: for tests that wait in vain."""
+        states = [
+            f"--- {worker.pid}, status {worker.poll()}:\n{last_lines(self.said(worker))}"
+            for worker in self.workers
+        ]
+        return "\n".join([f"{self.book.count()} messages handled: {self.book}", *states, "---"])
 
     async def stop(self, worker: Worker) -> int:
         """Asks a process to end, and waits for that."""
@@ -81,7 +92,7 @@ def crew(url: str, schema: str, folder: Path, **subscriptions: dict[str, Any]) -
 
 async def until(holds: Callable[[], bool], seconds: float = 60) -> None:
     """Waits until a condition holds."""
-    async with asyncio.timeout(seconds):
+    async with within(seconds, lambda: looked_at(holds)):
         while not holds():
             await asyncio.sleep(0.05)
 
@@ -97,7 +108,8 @@ async def until_owners(
     mp: Milepost, hold: Callable[[dict[int, int]], bool], seconds: float = 30
 ) -> dict[int, int]:
     """Waits until the lanes are shared out in a certain way."""
-    async with asyncio.timeout(30):
+    found: dict[int, int] = {}
+    async with within(seconds, lambda: f"lanes of {found}"):
         while not hold(found := await owners(mp)):
             await asyncio.sleep(0.05)
     return found

@@ -1,9 +1,12 @@
 """The table that handlers write to in the transaction of their progress: one row a message, if all is well."""
 
+import asyncio
 from collections import Counter, defaultdict
 
+from engine.faults.load import Load
 from milepost import Milepost
-from support import qualified
+from patience import within
+from support import qualified, rows_by_state
 
 
 async def create(mp: Milepost) -> None:
@@ -31,3 +34,14 @@ async def read(mp: Milepost) -> Counter[tuple[str, int]]:
     """How often each message took effect."""
     found = await in_order(mp)
     return Counter((stream, version) for stream, versions in found.items() for version in versions)
+
+
+async def until_all(mp: Milepost, load: Load, seconds: float = 60) -> None:
+    """Waits until every message took effect."""
+
+    async def missing() -> str:
+        return f"all but {sorted(load.once() - await read(mp))}; rows {await rows_by_state(mp)}"
+
+    async with within(seconds, missing):
+        while await count(mp) < load.total:
+            await asyncio.sleep(0.05)

@@ -31,7 +31,5 @@ async def kill_for(seconds: float, mp: Milepost, url: str, schema: str, folder: 
                 if chance.random() < 0.1 and await effects.count(mp):
                     chance.choice(workers.alive).send_signal(signal.SIGKILL)
             workers.start()
-            async with asyncio.timeout(60):
-                while await effects.count(mp) < load.total:
-                    await asyncio.sleep(0.1)
+            await effects.until_all(mp, load)
         assert await effects.read(mp) == load.once()

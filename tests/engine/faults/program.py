@@ -56,7 +56,18 @@ def declare_effects(mp: Milepost, book: Book, options: dict[str, Any]) -> None:
         await act(message, context.attempt)
 
 
-KINDS = {"lines": declare_lines, "plain": declare_plain, "effects": declare_effects}
+def declare_totals(mp: Milepost, book: Book, options: dict[str, Any]) -> None:
+    update = f'update "{mp.settings["schema"].value}".totals set n = n + 1'
+    waits = options.pop("waits")
+
+    @mp.subscription("totals", category="order", **options)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(update)
+        if waits:
+            await asyncio.Event().wait()
+
+
+KINDS = {"lines": declare_lines, "plain": declare_plain, "effects": declare_effects, "totals": declare_totals}
 
 
 def main(url: str, schema: str, path: str, given: str) -> None:

@@ -14,6 +14,7 @@ from engine.faults.load import Load
 from engine.faults.proxy import Fate, Proxy, Rule, is_commit
 from engine.faults.watch import watching
 from milepost import Message, Milepost, NewMessage, Transaction
+from patience import within
 from support import MakeMilepost, qualified
 
 SECONDS = 3.0
@@ -73,18 +74,14 @@ async def test_a_commit_whose_answer_is_lost_takes_effect_once(
         load = Load(mp, chance, streams=5)
         async with program.running(), watching(database_url, schema):
             await load.append(5)
-            async with asyncio.timeout(40):
-                while not await effects.count(mp):
-                    await asyncio.sleep(0.01)
+            await effects.until_all(mp, load, 40)
             proxy.rule = loses_commits(chance)
-            async with asyncio.timeout(60):
+            async with within(60, lambda: f"{proxy.lost} lost commits of {LOST}"):
                 while proxy.lost < LOST:
                     await load.append()
                     await asyncio.sleep(0.005)
             proxy.rule = lambda frame: Fate.PASSES
-            async with asyncio.timeout(30):
-                while await effects.count(mp) < load.total:
-                    await asyncio.sleep(0.05)
+            await effects.until_all(mp, load, 30)
         assert await effects.read(mp) == load.once()
         receipts = [(message.stream, message.data) async for message in mp.read(category="receipt")]
         assert sorted(receipts) == sorted((f"receipt-{stream}", version) for stream, version in load.once())

@@ -1,34 +1,21 @@
 """What a worker costs that has nothing to do."""
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from conftest import absent
+from engine.faults.talk import statements
 from milepost import Message, Milepost, NewMessage, Park
 from milepost.log.wakeups import PROBE_TIMEOUT
-from servers import PGBOUNCER, Server, embedded_binaries, pooler_before
-from support import qualified
+from patience import within
+from servers import PGBOUNCER, Server, pooler_before
+from support import qualified, rows_by_state
 
 SECONDS = 3.0
 MOST = 10.0
 """Statements a second."""
-
-
-@pytest.fixture(scope="module")
-def talkative() -> Iterator[Server]:
-    """A server that writes down every statement."""
-    server = Server(embedded_binaries(), settings={"log_statement": "all"}).create()
-    yield server
-    server.remove()
-
-
-def statements(server: Server) -> list[str]:
-    """The statements that a server was asked for, cut to their first line."""
-    lines = (server.folder / "log").read_text().splitlines()
-    return [line for line in lines if "LOG:  statement: " in line or "LOG:  execute " in line]
 
 
 def declare(mp: Milepost, name: str) -> None:
@@ -40,7 +27,7 @@ def declare(mp: Milepost, name: str) -> None:
 
 async def until_parked(mp: Milepost, count: int) -> None:
     statement = qualified("select count(*) from {}.deliveries where state = 'parked'", mp)
-    async with asyncio.timeout(30):
+    async with within(30, lambda: rows_by_state(mp)):
         while list(await mp.log.database.execute(statement, {})) != [(count,)]:
             await asyncio.sleep(0.05)
 

@@ -9,7 +9,8 @@ import pytest
 from psycopg import sql
 
 from milepost import Context, Message, Milepost, NewMessage, Retry
-from support import Connection, MakeMilepost
+from patience import within
+from support import Connection, MakeMilepost, rows_by_state
 
 LEASE = 1.0
 
@@ -39,10 +40,14 @@ class Handled:
 
     async def all(self) -> None:
         """Waits until everything is handled that was appended."""
-        async with asyncio.timeout(30):
+        async with within(30, self._missing):
             while len(self._seen) < self._appended:
                 self._grown.clear()
                 await self._grown.wait()
+
+    async def _missing(self) -> str:
+        missing = sorted(set(range(1, self._appended + 1)) - self._seen)
+        return f"all but {missing}; rows {await rows_by_state(self._mp)}"
 
 
 @pytest.fixture

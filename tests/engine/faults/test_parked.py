@@ -4,8 +4,10 @@ import asyncio
 from collections import defaultdict
 from typing import Any
 
+from engine.faults.book import first_occurrences
 from engine.faults.crew import until
 from milepost import Message, Milepost, NewMessage, Park
+from patience import within
 from support import MakeMilepost, qualified
 
 Seen = dict[str, list[int]]
@@ -25,6 +27,12 @@ async def states(mp: Milepost) -> list[tuple[int, str]]:
     return sorted((position, state) for position, state in rows)
 
 
+async def cursor(mp: Milepost) -> int:
+    """How far the lane is written."""
+    rows = await mp.log.database.execute(qualified('select max("position") from {}.cursors', mp), {})
+    return int(rows[0][0])
+
+
 def program(make_mp: MakeMilepost, seen: Seen) -> Milepost:
     """A program that parks what is odd; in one lane, so that what came later was looked at later."""
     mp = make_mp()
@@ -39,11 +47,13 @@ def program(make_mp: MakeMilepost, seen: Seen) -> Milepost:
 
 
 async def append_one_to_each(mp: Milepost, seen: Seen) -> None:
-    """One more of the key that is held, and one of its neighbour, which is handled."""
-    before = len(seen["order-2"])
-    for stream in ("order-1", "order-2"):
-        await mp.append(stream, NewMessage("even"))
-    await until(lambda: len(seen["order-2"]) > before, 30)
+    """One more of the key that is held, and one of its neighbour, which is handled; that is written."""
+    await mp.append("order-1", NewMessage("even"))
+    appended = await mp.append("order-2", NewMessage("even"))
+    await until(lambda: appended.version in seen["order-2"], 30)
+    async with within(30, lambda: cursor(mp)):
+        while await cursor(mp) < appended.position:
+            await asyncio.sleep(0.02)
 
 
 async def test_a_parked_message_does_not_run_again_by_itself(mp: Milepost, make_mp: MakeMilepost) -> None:
@@ -58,7 +68,9 @@ async def test_a_parked_message_does_not_run_again_by_itself(mp: Milepost, make_
         await append_one_to_each(mp, seen)
     async with second.running():
         await append_one_to_each(mp, seen)
-    assert seen == {"order-1": [1], "order-2": [1, 2, 3]}
+    assert seen["order-1"] == [1]
+    # A day in which nobody seemed to beat may cost the lane, and what was not written yet comes again.
+    assert first_occurrences(seen["order-2"]) == [1, 2, 3]
     assert (await states(mp))[0] == (1, "parked")
 
 
@@ -78,7 +90,7 @@ async def test_what_comes_behind_a_parked_message_gets_its_row_soon(mp: Milepost
     seen: Seen = defaultdict(list)
     await mp.append("order-1", NewMessage("odd"))
     await program(make_mp, seen).run_until_idle()
-    async with program(make_mp, seen).running(), asyncio.timeout(40):
+    async with program(make_mp, seen).running(), within(40, lambda: states(mp)):
         await mp.append("order-1", NewMessage("even"))
         while len(await states(mp)) < 2:
             await asyncio.sleep(0.05)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,9 @@ from engine.faults.load import Load
 from engine.faults.watch import watching
 from milepost import Message, Milepost, NewMessage, Unavailable
 from milepost.engine.pulling.pulled import Pulled
+from patience import within
 from servers import Server, embedded_binaries
+from support import qualified
 
 FORGETFUL = {"synchronous_commit": "off", "wal_writer_delay": "10000"}
 """Commits answer before they are on disk, and stay off it until somebody asks: a crash loses them."""
@@ -53,9 +56,7 @@ async def test_a_worker_outlives_a_restart_of_the_server(server: Server, mode: s
                     await until_back(mp)
                 await load.append(20)
                 await workers.until_handled(load.total)
-                async with asyncio.timeout(30):
-                    while await effects.count(mp) < load.total:
-                        await asyncio.sleep(0.05)
+                await effects.until_all(mp, load)
             assert workers.alive == [worker], workers.said(worker)
             assert await effects.read(mp) == load.once()
             wanted = load.versions()
@@ -178,3 +179,40 @@ async def test_a_claim_that_a_crash_undoes_is_made_again(server: Server) -> None
         settled = await mp.settle(ack=[*lost, *again])
         assert (settled.moved, settled.refused) == (tuple(again), tuple(lost))
         assert await mp.pull("jobs") == ()
+
+
+async def epochs(mp: Milepost) -> dict[int, int]:
+    """Under which epoch each lane was last taken."""
+    rows = await mp.log.database.execute(
+        qualified("select lane, max(epoch) from {}.cursors group by lane", mp), {}
+    )
+    return dict(rows)
+
+
+async def test_lanes_of_an_earlier_life_are_taken_anew(mp: Milepost) -> None:
+    """Though no connection was lost, as behind a pooler: what is known of them may never have been."""
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    @mp.subscription("lines", category="order", lanes=4)
+    async def handle(message: Message[Any]) -> None:
+        seen[message.stream].append(message.version)
+
+    async def handle_one_more() -> None:
+        streams = [f"order-{number}" for number in range(20)]
+        versions = [(await mp.append(stream, NewMessage("placed"))).version for stream in streams]
+        await until(lambda: [max(seen[stream], default=0) for stream in streams] == versions)
+
+    async def until_taken_after(before: dict[int, int]) -> None:
+        async with within(30, lambda: epochs(mp)):
+            while not all(epoch > before[lane] for lane, epoch in (await epochs(mp)).items()):
+                await asyncio.sleep(0.01)
+
+    async with mp.running():
+        await handle_one_more()
+        before = await epochs(mp)
+        await mp.log.database.execute(qualified("update {}.server_life set token = gen_random_uuid()", mp), {})
+        await handle_one_more()
+        await until_taken_after(before)
+        await handle_one_more()
+    assert len(before) == 4
+    assert all(is_in_order(versions, [1, 2, 3]) for versions in seen.values())

@@ -1,6 +1,5 @@
 """Workers come, go and die; the others share their lanes."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ from milepost import Milepost
 from support import qualified
 
 LANES = 16
-LEASE = 3.0
-SLACK = 2.0
+LEASE = 6.0
+SLACK = 6.0
 """Seconds that a busy machine may take in addition."""
 
 
@@ -25,7 +24,7 @@ def is_even(owners: dict[int, int], workers: int) -> bool:
     return 0 not in owners and len(owners) == workers and sum(lanes) == LANES and max(lanes) - min(lanes) <= 1
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(100)
 async def test_workers_share_lanes_evenly_as_they_come_and_go(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
@@ -38,7 +37,7 @@ async def test_workers_share_lanes_evenly_as_they_come_and_go(
         await until_owners(mp, lambda owners: is_even(owners, 2))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(100)
 async def test_an_expired_owner_is_replaced_within_its_lease(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
@@ -55,7 +54,7 @@ async def test_an_expired_owner_is_replaced_within_its_lease(
         assert (taken[0][0] - rows[0][0]).total_seconds() <= LEASE * 4 / 3 + SLACK
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(100)
 async def test_a_lane_given_away_in_the_middle_of_a_transaction_takes_effect_once(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
@@ -70,8 +69,7 @@ async def test_a_lane_given_away_in_the_middle_of_a_transaction_takes_effect_onc
         workers.start()
         await until_owners(mp, lambda owners: owners == {workers.workers[0].pid: 2})
         workers.start()
-        async with watching(database_url, schema), asyncio.timeout(40):
+        async with watching(database_url, schema):
             await until_owners(mp, lambda owners: set(owners.values()) == {1})
-            while await effects.count(mp) < load.total:
-                await asyncio.sleep(0.05)
+            await effects.until_all(mp, load, 40)
         assert await effects.read(mp) == load.once()

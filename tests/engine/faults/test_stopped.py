@@ -13,7 +13,8 @@ from engine.faults.crew import crew, until, until_owners
 from engine.faults.load import Load
 from engine.faults.proxy import Fate, Proxy, is_commit
 from engine.faults.watch import watching
-from milepost import Milepost
+from milepost import Milepost, NewMessage
+from support import qualified
 
 LEASE = 1.0
 ROUNDS = 2
@@ -89,3 +90,30 @@ async def test_a_process_stopped_in_the_middle_of_a_commit_is_replaced(
             await until_effects(mp, load.total)
             await until(lambda: worker.poll() is None, 1)
         assert await effects.read(mp) == load.once()
+
+
+@pytest.mark.timeout(60)
+async def test_what_a_stopped_process_has_locked_harms_no_message(
+    mp: Milepost, database_url: str, schema: str, tmp_path: Path
+) -> None:
+    """Who takes over waits for the same row: the server ends the stopped transaction before that has failed."""
+    await mp.log.database.execute(qualified("create table {}.totals as select 0 as n", mp), {})
+    options = {"lanes": 1, "lease": 3.0, "timeout": 4.0, "retry": {"attempts": 1}}
+    (tmp_path / "other").mkdir()
+    with (
+        crew(database_url, schema, tmp_path, totals={**options, "waits": True}) as stopped,
+        crew(database_url, schema, tmp_path / "other", totals={**options, "waits": False}) as others,
+    ):
+        await mp.append("order-1", NewMessage("placed"))
+        worker = stopped.start()
+        unlocked = qualified("select n from {}.totals for update skip locked", mp)
+        async with asyncio.timeout(20):
+            while await mp.log.database.execute(unlocked, {}):
+                await asyncio.sleep(0.05)
+        worker.send_signal(signal.SIGSTOP)
+        others.start()
+        settled = "select n, (select count(*) from {0}.deliveries where state = 'parked') from {0}.totals"
+        async with asyncio.timeout(30):
+            while (found := await mp.log.database.execute(qualified(settled, mp), {}))[0] == (0, 0):
+                await asyncio.sleep(0.05)
+        assert list(found) == [(1, 0)]

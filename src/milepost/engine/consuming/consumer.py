@@ -21,6 +21,7 @@ from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
 from milepost.engine.consuming.routing import Routing
 from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers, RouteInfo
 from milepost.engine.journal import Journal
+from milepost.engine.tracebacks import reason_of
 from milepost.errors import ConsumerClosed
 from milepost.log.message import Message
 
@@ -97,7 +98,7 @@ class Consumer:
         if self._desk is None:
             return
         if isinstance(error, Exception) and not isinstance(error, ConsumerClosed):
-            self.lose(f"its consumer ended by {type(error).__name__}: {error}")
+            self.lose(f"its consumer ended by {reason_of(error)}")
         else:
             self.leave()
         await self.gone()

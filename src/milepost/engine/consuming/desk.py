@@ -92,6 +92,7 @@ class Desk:
         checkpoint = self.created.declaration.checkpoint
         return Writing(
             self._place.services.progress,
+            self._place.services.cursors,
             Rows(self._place.log.database, self._place.reader),
             self._clock,
             self.created.dispatch_settings(),

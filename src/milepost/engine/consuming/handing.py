@@ -74,7 +74,7 @@ class Handing:
         if lane.urgent(self._clock.now()):
             self._desk.writing.look()
         if not lane.has_next:
-            self._desk.reading.emptied()
+            self._desk.reading.room()
 
     def _give(self, claims: "list[AnyClaim]") -> None:
         given: defaultdict[str, list[AnyClaim]] = defaultdict(list)

@@ -1,11 +1,10 @@
 """What becomes of a delivery whose block raised."""
 
-import traceback
 from typing import Any
 
 from milepost.engine.consuming.statistics import How
 from milepost.engine.outcomes import Park, RetryLater, Skip
-from milepost.engine.prospect import reason_of
+from milepost.engine.tracebacks import reason_of, traceback_of
 
 
 def verdict(error: Exception) -> tuple[How, dict[str, Any]]:
@@ -17,5 +16,4 @@ def verdict(error: Exception) -> tuple[How, dict[str, Any]]:
             return "skip", {"reason": error.reason}
         case RetryLater():
             return "retry", {"after": error.seconds, "count": error.count, "reason": error.reason}
-    text = "".join(traceback.format_exception(error))
-    return "retry", {"reason": reason_of(error), "error": text}
+    return "retry", {"reason": reason_of(error), "error": traceback_of(error)}

@@ -1,6 +1,5 @@
 """How what was pulled ends: many deliveries at once, each if its claim still holds."""
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -8,9 +7,9 @@ from uuid import UUID
 
 import msgspec
 
-from milepost.engine.prospect import reason_of
 from milepost.engine.pulling.pulled import PulledDelivery
 from milepost.engine.pulling.telling import Ended
+from milepost.engine.tracebacks import reason_of, traceback_of
 from milepost.errors import InvalidMessage, TooLarge
 from milepost.log.connections import Executor
 from milepost.progress.deadlocks import despite_deadlocks
@@ -31,7 +30,7 @@ class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
         """One that was raised here."""
-        return cls(reason_of(error), "".join(traceback.format_exception(error)))
+        return cls(reason_of(error), traceback_of(error))
 
 
 Given: TypeAlias = PulledDelivery | str
