@@ -31,6 +31,10 @@ async def invoice(message: Message[Any]) -> None:
         raise Park("red \\x1b[31m\\nbell \\x07")
     if message.type == "endless":
         await asyncio.Event().wait()
+    if message.type == "slow":
+        await asyncio.sleep(3)
+        with open("ended", "a") as file:
+            file.write(f"{message.position}\\n")
 
 @mp.subscription("mails", category="mail", concurrency=2)
 async def mail(message: Message[Any]) -> None: ...
@@ -152,6 +156,52 @@ async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> 
     await until_workers(mp, 1)
     assert (await end(program, signal.SIGTERM)).status == 1
     assert not shop.alive()
+
+
+@pytest.mark.parametrize("options", [[], ["--health", "127.0.0.1:0"]])
+async def test_processes_end_in_order_when_the_first_one_is_killed(
+    mp: Milepost, start: Start, shop: Shop, options: list[str]
+) -> None:
+    program = start("run", "shop:mp", "--processes", "2", *options, cwd=shop.folder)
+    await until_handled(mp, shop, 2)
+    assert len(shop.alive()) == 2
+    outcome = await end(program, signal.SIGKILL)
+    assert outcome.status == -signal.SIGKILL
+    async with asyncio.timeout(40):
+        while shop.alive():
+            await asyncio.sleep(0.05)
+    assert outcome.err.count("milepost: the process that started this one is gone: it ends\n") == 2
+    owned = await mp.log.database.execute(qualified("select count(owner) from {}.lanes", mp), {})
+    assert list(owned) == [(0,)]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_processes_that_are_told_twice_to_end_finish_what_runs(
+    mp: Milepost, start: Start, shop: Shop, *, killed: bool
+) -> None:
+    """By a supervisor that tells all of them; or that tells the first one and kills it soon after."""
+    program = start("run", "shop:mp", "--processes", "2", cwd=shop.folder)
+    await until_handled(mp, shop, 2)
+    before = len(shop.handled())
+    for number in range(4):
+        await mp.append(f"order-{number}", NewMessage("slow"))
+    async with asyncio.timeout(40):
+        while len(shop.handled()) < before + 4:
+            await asyncio.sleep(0.05)
+    children = shop.alive()
+    program.process.send_signal(signal.SIGTERM)
+    if not killed:
+        for process in children:
+            os.kill(process, signal.SIGTERM)
+    else:
+        # It has passed the signal on by then, and they have not ended.
+        await asyncio.sleep(0.5)
+        program.process.kill()
+    async with asyncio.timeout(40):
+        while shop.alive():
+            await asyncio.sleep(0.05)
+    assert len((shop.folder / "ended").read_text().splitlines()) == 4
+    assert (await asyncio.to_thread(program.end)).status == (-signal.SIGKILL if killed else 0)
 
 
 async def test_pauses_grow(start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

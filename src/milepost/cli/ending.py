@@ -13,6 +13,7 @@ from psycopg import errors as postgresql
 
 from milepost.cli.output import visible
 from milepost.errors import FilterError, MilepostError, Unavailable
+from milepost.log.database import NO_ADDRESS
 
 REFUSED = 2
 """The status after an error."""
@@ -149,11 +150,7 @@ def _advice_on_connecting(text: str) -> str:
 
 def _database(error: psycopg.Error) -> str:
     if error.sqlstate is None and isinstance(error, psycopg.ProgrammingError):
-        # The driver's own words would repeat the address, and a password with it.
-        return (
-            "this is no address that PostgreSQL understands: "
-            "postgresql://user:password@host:5432/database is wanted, or embedded"
-        )
+        return NO_ADDRESS
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         reason = str(error).strip().partition("\n")[0]
         return f"PostgreSQL: {reason}{_advice_on_connecting(reason)}"

@@ -3,11 +3,12 @@
 import asyncio
 import signal
 from asyncio.subprocess import Process, create_subprocess_exec
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 
 from milepost.cli.ending import say
+from milepost.cli.lifeline import Lifeline
 from milepost.cli.pipe import Ear
 from milepost.cli.reports import Reports
 
@@ -22,7 +23,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Processes:
     """A process for each of these commands, kept running until a signal comes.
 
-    With `reports`, each is told by one more option, `--report-to`, where it is to say how it is.
+    Each is told by an option, `--lives-with`, by what it sees that this process is gone; and with `reports` by
+    another, `--report-to`, where it is to say how it is.
     """
 
     def __init__(self, commands: Sequence[Sequence[str]], reports: Reports | None = None) -> None:
@@ -82,17 +84,20 @@ class Processes:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _run_one(self, command: Sequence[str]) -> int:
-        if self._reports is None:
-            return await self._run_to_its_end(await _start(command))
+        with closing(Lifeline()) as lifeline:
+            if self._reports is None:
+                return await self._run_to_its_end(await _start(command, {"--lives-with": lifeline}))
+            return await self._run_reporting(command, lifeline, self._reports)
+
+    async def _run_reporting(self, command: Sequence[str], lifeline: Lifeline, reports: Reports) -> int:
         ear = Ear()
-        process = await _start([*command, "--report-to", str(ear.other)], inherits=(ear.other,))
-        ear.begun()
-        self._reports.begun(process.pid)
-        following = asyncio.create_task(ear.follow(partial(self._reports.heard, process.pid)))
+        process = await _start(command, {"--lives-with": lifeline, "--report-to": ear})
+        reports.begun(process.pid)
+        following = asyncio.create_task(ear.follow(partial(reports.heard, process.pid)))
         try:
             return await self._run_to_its_end(process)
         finally:
-            self._reports.ended(process.pid)
+            reports.ended(process.pid)
             following.cancel()
 
     async def _run_to_its_end(self, process: Process) -> int:
@@ -113,9 +118,15 @@ class Processes:
         return False
 
 
-async def _start(command: Sequence[str], inherits: Collection[int] = ()) -> Process:
+async def _start(command: Sequence[str], pipes: Mapping[str, Lifeline | Ear]) -> Process:
+    """Starts a process that has the other ends of these, each named by an option."""
+    named = [word for option, pipe in pipes.items() for word in (option, str(pipe.other))]
+    inherited = [pipe.other for pipe in pipes.values()]
     # In a group of its own: Ctrl-C in a terminal reaches it once, from here.
-    return await create_subprocess_exec(*command, process_group=0, pass_fds=inherits)
+    process = await create_subprocess_exec(*command, *named, process_group=0, pass_fds=inherited)
+    for pipe in pipes.values():
+        pipe.begun()
+    return process
 
 
 def _send(process: Process, number: signal.Signals) -> None:

@@ -18,6 +18,7 @@ from milepost.app import Milepost
 from milepost.cli.address import Address
 from milepost.cli.ending import TRACEBACK, Refusal, refusing, status_of
 from milepost.cli.health import HealthServer
+from milepost.cli.lifeline import ending_with
 from milepost.cli.metrics import Measured
 from milepost.cli.pipe import Mouth
 from milepost.cli.processes import Processes
@@ -51,6 +52,7 @@ def run(
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not list the subscriptions.")] = False,
     report_to: Annotated[int | None, typer.Option(hidden=True)] = None,
+    lives_with: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Hands messages to the handlers of a program, until Ctrl-C or SIGTERM.
 
@@ -73,7 +75,7 @@ def run(
             if not quiet:
                 _print([f"health: http://{server.address}/healthz, /readyz and /metrics"])
         if processes == 1:
-            work = _work(mp, grace, _teller(reports, report_to), [] if quiet else lines)
+            work = _work(mp, grace, _teller(reports, report_to), [] if quiet else lines, lives_with)
         else:
             work = _share(program, processes, grace, reports, quiet=quiet)
         if not _ends_well(work):
@@ -135,10 +137,13 @@ def _teller(reports: Reports | None, report_to: int | None) -> Tell | None:
     return partial(reports.heard, os.getpid())
 
 
-async def _work(mp: Milepost, grace: float, tell: Tell | None, lines: Sequence[str]) -> bool:
-    async with Pulse(mp, tell).beating() if tell else nullcontext(), mp:
-        _print(lines)
-        await mp.run(grace=grace)
+async def _work(
+    mp: Milepost, grace: float, tell: Tell | None, lines: Sequence[str], lives_with: int | None
+) -> bool:
+    with nullcontext() if lives_with is None else ending_with(lives_with):
+        async with Pulse(mp, tell).beating() if tell else nullcontext(), mp:
+            _print(lines)
+            await mp._program().run(grace, insist=lives_with is None)
     return True
 
 
