@@ -128,6 +128,17 @@ async def test_a_dialog_says_why_nobody_knows(site: Site, server: Server, page: 
         await expect(asked.get_by_role("button", name="Pause", exact=True)).to_be_disabled()
 
 
+async def test_a_tail_that_cannot_begin_tries_again(site: Site, server: Server, page: Page, mp: Milepost) -> None:
+    await mp.append("order-1", NewMessage("before"))
+    await page.goto(site.path("log"))
+    follow, said = page.locator("#follow"), page.locator("#tail-state")
+    await expect(follow).to_be_visible(timeout=LONG)
+    with away(server):
+        await follow.click()
+        await expect(said).to_contain_text("trying again", timeout=LONG)
+    await expect(said).to_have_text("Live.", timeout=LONG)
+
+
 async def test_the_tail_goes_on(site: Site, server: Server, page: Page, mp: Milepost) -> None:
     await mp.append("order-1", NewMessage("before"))
     await page.goto(site.path("log?follow=1"))

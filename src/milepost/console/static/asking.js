@@ -14,7 +14,8 @@ export function whileTyping(fields, ask) {
 export class Asking {
   #underWay = null;
 
-  // The answer as text, or null if a newer question was asked meanwhile; throws what went wrong, in words.
+  // The answer as text, or null if a newer question was asked meanwhile; throws what went wrong, in words, and with
+  // `passes` if the same question may be answered a little later.
   async ask(address) {
     this.#underWay?.abort();
     const mine = (this.#underWay = new AbortController());
@@ -23,11 +24,11 @@ export class Asking {
       if (answer.redirected && new URL(answer.url).pathname.endsWith("/login")) throw new Error("You are not logged in any more: load the page again.");
       if (answer.status === 414 || answer.status === 431) throw new Error("It is too long for an address: shorten it, or name a message instead.");
       const text = await answer.text();
-      if (answer.status >= 500) throw new Error(problemOf(text));
+      if (answer.status >= 500) throw Object.assign(new Error(problemOf(text)), { passes: answer.status === 503 });
       return text;
     } catch (error) {
       if (error.name === "AbortError") return null;
-      if (error instanceof TypeError) throw new Error("The server does not answer.");
+      if (error instanceof TypeError) throw Object.assign(new Error("The server does not answer."), { passes: true });
       throw error;
     }
   }

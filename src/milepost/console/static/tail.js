@@ -58,7 +58,9 @@ async function start() {
     history.replaceState(null, "", address);
     decide();
   } catch (error) {
-    say(error.message);
+    if (!error.passes) return say(error.message);
+    say(error.message.replace(/\.$/, "; trying again."));
+    setTimeout(() => wanted && !source && start(), AGAIN);
   }
 }
 
