@@ -59,13 +59,12 @@ def measure(bench: Bench) -> list[Result]:
             *_one_a_call(bench, log, raw),
             *(result for case in CASES for result in _case(bench, log, raw, case)),
             *_failing(bench, log, raw),
-            *_ten_subscriptions(bench, log, raw),
             *_snapshot(bench, log, raw),
             *_streams(bench, log, raw),
             *_start(bench, log, raw),
             *_busy(bench, log, raw),
         ]
-    return results + _two_processes(bench)
+    return results + _ten_subscriptions(bench) + _two_processes(bench)
 
 
 @contextmanager
@@ -104,35 +103,34 @@ class Drained:
     """What a drain came to, from the first lane until nothing is left."""
 
     rate: float
-    """Deliveries a second."""
+    """Messages a second."""
     processor: float
-    """What this process used of a processor, in microseconds a delivery."""
+    """What this process used of a processor, in microseconds a message."""
 
 
-def rate(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> float:
-    """Deliveries a second; one for each message if not told."""
-    return drained(bench, log, declare, deliveries).rate
+def rate(bench: Bench, log: Log, declare: Declare) -> float:
+    """Messages a second."""
+    return drained(bench, log, declare).rate
 
 
-def drained(bench: Bench, log: Log, declare: Declare, deliveries: int | None = None) -> Drained:
-    """Drains a log with a program that is new; one delivery for each message if not told."""
+def drained(bench: Bench, log: Log, declare: Declare) -> Drained:
+    """Drains a log with a program that is new, and has one subscription."""
     gc.collect()
-    return asyncio.run(_drained(program(log, declare), deliveries or bench.sizes.drain_messages))
+    return asyncio.run(_drained(program(log, declare), bench.sizes.drain_messages))
 
 
-async def _drained(mp: Milepost, deliveries: int) -> Drained:
+async def _drained(mp: Milepost, count: int) -> Drained:
     async with mp, mp._program().running(grace=5) as worker:
         runners = worker.runners.values()
-        while not (runners and all(runner.lanes for runner in runners)):  # noqa: ASYNC110 - to the step of the loop
+        while not any(runner.lanes for runner in runners):  # noqa: ASYNC110 - to the step of the loop
             await asyncio.sleep(0)
-        # Those that were first may have begun while the others had no lane yet.
-        before, start, used = sum(runner.handled for runner in runners), perf_counter(), process_time()
+        start, used = perf_counter(), process_time()
         await worker.idle()
         seconds, used = perf_counter() - start, process_time() - used
         handled = sum(runner.handled for runner in runners)
-    if handled != deliveries:
-        raise RuntimeError(f"{handled:,} messages were handled instead of {deliveries:,}")
-    return Drained((handled - before) / seconds, 1e6 * used / (handled - before))
+    if handled != count:
+        raise RuntimeError(f"{handled:,} messages were handled instead of {count:,}")
+    return Drained(handled / seconds, 1e6 * used / handled)
 
 
 def _failing(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
@@ -189,35 +187,6 @@ async def _drained_with_failures(log: Log, count: int, one_in: int | None) -> fl
         async with mp.running():
             await over.wait()
             return count / (perf_counter() - start)
-
-
-def _ten_subscriptions(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
-    count = bench.sizes.drain_messages
-    one, everything, tenths = "one subscription", "each matches everything", "each matches a tenth"
-    turns: dict[str, Turn] = {
-        everything: partial(rate, bench, log, _everything_each, SUBSCRIPTIONS * count),
-        tenths: partial(rate, bench, log, _a_tenth_each),
-        one: partial(rate, bench, log, handlers.one_a_call),
-        "limit": raw.rate,
-    }
-    scores = contest(bench, TEN, turns, bench.sizes.drain_rounds)
-    return [
-        scores.result(TEN, everything, of=one, at_least=1.5),
-        scores.result(TEN, tenths, of=one, at_least=0.8),
-        scores.result(TEN, one, of="limit"),
-        scores.result(TEN, "limit"),
-    ]
-
-
-def _everything_each(mp: Milepost) -> None:
-    for number in range(SUBSCRIPTIONS):
-        handlers.one_a_call(mp, f"everything-{number}")
-
-
-def _a_tenth_each(mp: Milepost) -> None:
-    for number in range(SUBSCRIPTIONS):
-        categories = [f"c{category}" for category in range(number, CATEGORIES, SUBSCRIPTIONS)]
-        handlers.one_a_call(mp, f"tenth-{number}", category=categories)
 
 
 def _snapshot(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
@@ -290,20 +259,54 @@ def _busy(bench: Bench, log: Log, raw: RawLoop) -> list[Result]:
     return [scores.result(BUSY, subject) for subject in turns]
 
 
-def _two_processes(bench: Bench) -> list[Result]:
-    sizes = bench.sizes
-    versions = sizes.team_messages // sizes.drain_streams
+def _ten_subscriptions(bench: Bench) -> list[Result]:
+    everything: team.Declared = {f"everything-{number}": {} for number in range(SUBSCRIPTIONS)}
+    tenths: team.Declared = {
+        f"tenth-{number}": {"category": [f"c{category}" for category in range(number, CATEGORIES, SUBSCRIPTIONS)]}
+        for number in range(SUBSCRIPTIONS)
+    }
+    one, each_everything, each_a_tenth = "one subscription", "each matches everything", "each matches a tenth"
+    with _team_logs(bench, "drain_ten") as (log, raw_log):
+        versions = bench.sizes.team_messages // log.streams
+        turns: dict[str, Turn] = {
+            each_everything: partial(
+                team.milepost_rate, log, 1, versions, everything, deliveries_of_each=SUBSCRIPTIONS
+            ),
+            each_a_tenth: partial(team.milepost_rate, log, 1, versions, tenths),
+            one: partial(team.milepost_rate, log, 1, versions),
+            "limit": partial(team.raw_rate, raw_log, 1),
+        }
+        scores = contest(bench, TEN, turns, bench.sizes.team_rounds)
+    return [
+        scores.result(TEN, each_everything, of=one, at_least=1.5),
+        scores.result(TEN, each_a_tenth, of=one, at_least=0.8),
+        scores.result(TEN, one, of="limit"),
+        scores.result(TEN, "limit"),
+    ]
+
+
+@contextmanager
+def _team_logs(bench: Bench, name: str) -> Iterator[tuple[Log, Log]]:
+    """A log to which backlogs come, and one that has as much as a backlog."""
+    streams = bench.sizes.drain_streams
+    versions = bench.sizes.team_messages // streams
     with (
-        fresh_log(bench.url, "drain_team", streams=sizes.drain_streams) as log,
-        fresh_log(bench.url, "drain_team_raw", streams=sizes.drain_streams, versions=versions) as raw_log,
+        fresh_log(bench.url, name, streams=streams) as log,
+        fresh_log(bench.url, f"{name}_raw", streams=streams, versions=versions) as raw_log,
     ):
+        yield log, raw_log
+
+
+def _two_processes(bench: Bench) -> list[Result]:
+    with _team_logs(bench, "drain_team") as (log, raw_log):
+        versions = bench.sizes.team_messages // log.streams
         turns: dict[str, Turn] = {
             "milepost": partial(team.milepost_rate, log, 2, versions),
             "milepost, one process": partial(team.milepost_rate, log, 1, versions),
             "limit": partial(team.raw_rate, raw_log, 2),
             "limit, one process": partial(team.raw_rate, raw_log, 1),
         }
-        scores = contest(bench, TWO, turns, sizes.team_rounds)
+        scores = contest(bench, TWO, turns, bench.sizes.team_rounds)
     return [
         scores.result(TWO, "milepost", of="milepost, one process", at_least=1.5),
         scores.result(TWO, "milepost, one process", of="limit, one process"),

@@ -1,6 +1,7 @@
 """Processes that share a drain."""
 
 import asyncio
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from time import monotonic, sleep
 from typing import Any
@@ -18,6 +19,10 @@ from milepost import Message, Milepost
 
 LANES = 16
 
+Declared = Mapping[str, Mapping[str, Any]]
+"""Subscriptions that do nothing with a message: their names and options."""
+ALONE: Declared = {"drain": {}}
+
 _SHARES = """
 select count(*) from {schema}.lanes l join {schema}.subscriptions s on s.id = l.subscription
 where s."group" = %s and l.owner is not null group by l.owner
@@ -25,16 +30,21 @@ where s."group" = %s and l.owner is not null group by l.owner
 _WAKE = "select {schema}.append(%s, %s, '{{}}')"
 
 
-def milepost_rate(log: Log, size: int, versions: int) -> float:
-    """Messages a second, from the first that any process handles to the last.
+def milepost_rate(
+    log: Log, size: int, versions: int, declared: Declared = ALONE, *, deliveries_of_each: int = 1
+) -> float:
+    """Deliveries a second, from the first message that any process handles to the last.
 
     The processes are at rest at the head of the log and share its lanes evenly. Then one transaction brings the
     backlog: so many versions for each stream. A last append wakes whoever sleeps.
     """
     group = uuid4().hex
-    count = log.streams * versions + 1
-    with Processes(size, _work, log, group) as processes, psycopg.connect(log.url, autocommit=True) as connection:
-        _wait_for_shares(connection, log, group, size)
+    count = (log.streams * versions + 1) * deliveries_of_each
+    with (
+        Processes(size, _work, log, group, declared) as processes,
+        psycopg.connect(log.url, autocommit=True) as connection,
+    ):
+        _wait_for_shares(connection, log, group, [LANES * len(declared) // size] * size)
         bring(connection, log, versions)
         return rate_of(processes, count)
 
@@ -46,21 +56,23 @@ def bring(connection: psycopg.Connection, log: Log, versions: int) -> None:
     connection.execute(wake, [stream_name(0), TYPE])
 
 
-def _wait_for_shares(connection: psycopg.Connection, log: Log, group: str, size: int) -> None:
+def _wait_for_shares(connection: psycopg.Connection, log: Log, group: str, shares: list[int]) -> None:
     statement = sql.SQL(_SHARES).format(schema=sql.Identifier(log.schema))
     deadline = monotonic() + PATIENCE
-    while [share for (share,) in connection.execute(statement, [group])] != [LANES // size] * size:
+    while [share for (share,) in connection.execute(statement, [group])] != shares:
         if monotonic() > deadline:
-            raise TimeoutError(f"{size} processes did not share {LANES} lanes evenly within {PATIENCE:.0f} s")
+            raise TimeoutError(f"{len(shares)} processes did not share their lanes evenly within {PATIENCE:.0f} s")
         sleep(LOOK)
 
 
-async def _work(pipe: Connection, number: int, log: Log, group: str) -> None:
+async def _work(pipe: Connection, number: int, log: Log, group: str, declared: Declared) -> None:
     mp, counter = Milepost(log.url, schema=log.schema, group=group), Counter()
 
-    @mp.subscription("drain", start="now", lanes=LANES)
     async def handle(message: Message[Any]) -> None:
         counter.note()
+
+    for name, options in declared.items():
+        mp.subscription(name, start="now", lanes=LANES, **options)(handle)
 
     async with mp.running():
         pipe.send("ready")
