@@ -2,8 +2,9 @@
 
 import asyncio
 import tracemalloc
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, LiteralString
 
 import pytest
 
@@ -11,6 +12,7 @@ from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
 from milepost.log import reader
 from milepost.log.reader import Lanes, Query
 from milepost.log.selection import Selection
+from milepost.log.stream_names import StreamNames
 from milepost.names import bucket_of
 from support import following, positions, qualified
 
@@ -285,25 +287,38 @@ async def test_several_kinds_of_followers(shop: Milepost) -> None:
         assert await three.until(1) == [10]
 
 
+async def fill(mp: Milepost) -> None:
+    """20,000 messages of 1,000 streams in 100 categories, of which PostgreSQL knows nothing yet."""
+    schema = mp.settings["schema"].value
+    async with mp.log.database.connection() as connection:
+        # Nobody's autovacuum is to learn of them meanwhile.
+        await connection.execute(f'alter table "{schema}".messages set (autovacuum_enabled = off)'.encode())
+        await connection.execute(f'alter table "{schema}".streams set (autovacuum_enabled = off)'.encode())
+        await connection.execute(
+            f"""
+            insert into "{schema}".streams (name, category, category_hash, bucket)
+            select c || '-' || n, c, "{schema}".category_hash(c), 0
+            from generate_series(1, 1000) n, lateral (select 'c' || n % 100) as of_n(c)""".encode()
+        )
+        await connection.execute(
+            f"""
+            insert into "{schema}".messages
+                (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
+            select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1',
+                   '{{}}', '{{}}'
+            from generate_series(1, 20) v, "{schema}".streams s""".encode()
+        )
+    await mp.head()
+
+
 class TestPlans:
     """A lost index is a failing test."""
 
     async def plan(self, mp: Milepost, query: Query, **bounds: Any) -> str:
         schema = mp.settings["schema"].value
-        fill = f"""
-            insert into "{schema}".streams (name, category, category_hash, bucket)
-            select c || '-' || n, c, "{schema}".category_hash(c), 0
-            from generate_series(1, 1000) n, lateral (select 'c' || n %% 100) as of_n(c);
-            insert into "{schema}".messages
-                (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
-            select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1',
-                   '{{}}', '{{}}'
-            from generate_series(1, 20) v, "{schema}".streams s;
-            analyze "{schema}".messages; analyze "{schema}".streams;"""
+        await fill(mp)
         async with mp.log.database.connection() as connection:
-            for statement in fill.replace("%%", "%").split(";")[:-1]:
-                await connection.execute(statement)
-        await mp.head()
+            await connection.execute(f'analyze "{schema}".messages, "{schema}".streams'.encode())
         limits = {"limit": 1000, "bytes": 2**23, "life": mp.log.horizon.life, "low": 0, "high": 20_000} | bounds
         statement = "explain " + mp._reader.log_statement(query)
         rows = await mp.log.database.execute(statement, query.parameters() | limits)
@@ -365,3 +380,71 @@ async def test_a_read_ends_before_a_place(mp: Milepost) -> None:
     for wrong in ({"stream": "a-0", "before": 3}, {"before_version": 3}, {"after_version": 3}):
         with pytest.raises(InvalidMessage):
             _ = [m async for m in mp.read(**wrong)]
+
+
+class Explaining:
+    """Runs statements, and notes how PostgreSQL went about each."""
+
+    blocking = False
+
+    def __init__(self, mp: Milepost) -> None:
+        self._database = mp.log.database
+        self.touched: list[int] = []
+        """The most rows that any step of a statement gave."""
+        self.scanned: set[tuple[str, str]] = set()
+        """How which tables were read."""
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        [[explained]] = await self._database.execute("explain (analyze, format json) " + statement, parameters)
+        steps = list(_steps(explained[0]["Plan"]))
+        self.touched.append(int(max(step["Actual Rows"] * step["Actual Loops"] for step in steps)))
+        self.scanned |= {(step["Node Type"], step["Relation Name"]) for step in steps if "Relation Name" in step}
+        return await self._database.execute(statement, parameters)
+
+
+def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for part in plan.get("Plans", ()):
+        yield from _steps(part)
+
+
+class TestNothingKnown:
+    """Before a table is analyzed, as after an import or in its first minute: what a page costs is bounded."""
+
+    @pytest.mark.parametrize("backwards", [False, True])
+    @pytest.mark.parametrize(
+        ("category", "count"),
+        [(None, 20_000), ("c7", 200), (["c7", "c8", "c9"], 600)],
+        ids=["all", "one", "three"],
+    )
+    async def test_pages(
+        self, mp: Milepost, monkeypatch: pytest.MonkeyPatch, category: Any, count: int, backwards: bool
+    ) -> None:
+        """Each has a tenth, and no statement reads a third of what there is."""
+        monkeypatch.setattr(reader, "FIRST_SPAN", 1_000)
+        await fill(mp)
+        explaining, life = Explaining(mp), mp.log.horizon.life
+        query = Query(Selection.of(category=category), backwards=backwards, page=count // 10)
+        pages = mp._reader.log_pages(explaining, query, low=0, high=20_000, limit=None, life=life)
+        assert sum([len(page) async for page in pages]) == count
+        assert max(explaining.touched) < count / 3
+
+    async def test_names_are_found_one_by_one(self, mp: Milepost) -> None:
+        await fill(mp)
+        explaining = Explaining(mp)
+        names = await StreamNames(mp.log.statements).of(explaining, set(range(1, 1_001)), mp.log.horizon.life)
+        assert len(names) == 1_000
+        assert ("Seq Scan", "streams") not in explaining.scanned
+
+    @pytest.mark.parametrize("pages", [False, True])
+    async def test_messages_at_positions(self, mp: Milepost, pages: bool) -> None:
+        """All streams are not read for the names of a few: with many of them that is most of the work."""
+        await fill(mp)
+        explaining = Explaining(mp)
+        wanted = list(range(1, 20_000, 40))
+        if pages:
+            found = [each async for page in mp._reader.pages_at(explaining, wanted) for each in page]
+        else:
+            found = await mp._reader.messages_at(explaining, wanted)
+        assert [message.position for message in found] == wanted
+        assert ("Seq Scan", "streams") not in explaining.scanned

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 PAGE_MESSAGES = 1000
 PAGE_BYTES = 8 * 2**20
 FIRST_SPAN = 10_000
-"""How many positions the first statement of a selective read looks at."""
+"""How many positions the first statement of a read looks at."""
 MAX_SPAN = 100_000
 """The most that one looks at where no index narrows the read."""
 END = 2**63 - 1
@@ -116,14 +116,15 @@ class Query:
 
     @property
     def spans(self) -> tuple[int, int]:
-        """How many positions one statement looks at, at first and at the most."""
+        """How many positions one statement looks at, at first and at the most.
+
+        Bounded where a limit should do as well: PostgreSQL takes the range for a short one as long as it knows
+        nothing of a table, and then reads all of it for each page.
+        """
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
-        # Where it reads in order and drops nothing, its limit bounds a statement well enough.
         drops_nothing = not (self.has_conditions or self.lanes)
-        if drops_nothing and selection.streams is None and len(selection.categories or ()) <= 1:
-            return END, END
-        return FIRST_SPAN, END if indexed else MAX_SPAN
+        return FIRST_SPAN, END if indexed or drops_nothing else MAX_SPAN
 
     @property
     def direction(self) -> LiteralString:

@@ -6,6 +6,8 @@ from (
     from :"schema".messages m
     where m."position" = any(%(positions)s::bigint[])
 ) m
-join :"schema".streams s on s.stream_id = m.stream_id
+cross join lateral (
+    select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1
+) s
 where m.bytes - m.size < %(bytes)s
 order by m."position"
