@@ -46,7 +46,7 @@ def doomed(made: str, monkeypatch: pytest.MonkeyPatch) -> str:
 def reader() -> Iterator[None]:
     """A thread that has the name of one that reads for Milepost."""
     may_end = threading.Event()
-    thread = threading.Thread(target=may_end.wait, name="milepost-reader-1", daemon=True)
+    thread = threading.Thread(target=may_end.wait, name="milepost-reader-of-a-test", daemon=True)
     thread.start()
     try:
         yield
@@ -61,12 +61,12 @@ def test_a_lost_connection_is_told_and_another_does_it(database_url: str, doomed
     assert not exists(database_url, doomed)
 
 
-def test_a_reader_that_is_still_there_is_a_failure(database_url: str, doomed: str) -> None:
-    with reader(), pytest.raises(AssertionError, match="milepost-reader-1"):
+def test_a_reader_that_is_still_there_is_named(database_url: str, doomed: str) -> None:
+    with reader(), pytest.warns(UserWarning, match="beside .*milepost-reader-of-a-test"):
         drop_schema(database_url, doomed)
 
 
 def test_what_the_server_refuses_is_raised(database_url: str, made: str) -> None:
     url = make_conninfo(database_url, options="-c default_transaction_read_only=on")
-    with reader(), pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+    with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
         drop_schema(url, made)

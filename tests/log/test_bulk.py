@@ -147,11 +147,13 @@ def test_a_loop_that_ends_waits_for_the_thread(
 
     monkeypatch.setattr(module, "_checked", watched)
 
+    database = Database(database_url, pool_size=1)
+    bulk = Bulk(database)
+
     async def leave_it_behind() -> None:
-        database = Database(database_url, pool_size=1)
         await database.open()
         pid = await backend(database)
-        reading = asyncio.create_task(Bulk(database).execute(ASLEEP, {"count": 1}))
+        reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
         await until_it_sleeps(database_url, pid)
         reading.cancel()
         for _ in range(steps):
@@ -159,6 +161,7 @@ def test_a_loop_that_ends_waits_for_the_thread(
         assert under_way
 
     asyncio.run(leave_it_behind())
+    bulk.close()
     assert not under_way
     assert len(cut) == 1
 
