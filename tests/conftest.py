@@ -1,6 +1,7 @@
 """A real PostgreSQL for every test, and a schema of its own for each."""
 
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
@@ -13,6 +14,12 @@ from milepost import Milepost
 from schemas import drop_schema
 from servers import DEBIAN_15, Server, embedded_binaries
 from support import MakeMilepost
+
+
+def pytest_configure() -> None:
+    """Processes that tests start can be interrupted, also where a shell runs the tests in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def absent(what: str) -> None:
