@@ -10,6 +10,7 @@ import pytest
 
 from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
 from milepost.log import reader
+from milepost.log.database import fetch
 from milepost.log.reader import Lanes, Query
 from milepost.log.selection import Selection
 from milepost.log.stream_names import StreamNames
@@ -287,8 +288,8 @@ async def test_several_kinds_of_followers(shop: Milepost) -> None:
         assert await three.until(1) == [10]
 
 
-async def fill(mp: Milepost) -> None:
-    """20,000 messages of 1,000 streams in 100 categories, of which PostgreSQL knows nothing yet."""
+async def fill(mp: Milepost, streams: int = 1_000, versions: int = 20) -> None:
+    """Messages of streams in 100 categories, of which PostgreSQL knows nothing yet; by default 20,000."""
     schema = mp.settings["schema"].value
     async with mp.log.database.connection() as connection:
         # Nobody's autovacuum is to learn of them meanwhile.
@@ -298,7 +299,7 @@ async def fill(mp: Milepost) -> None:
             f"""
             insert into "{schema}".streams (name, category, category_hash, bucket)
             select c || '-' || n, c, "{schema}".category_hash(c), 0
-            from generate_series(1, 1000) n, lateral (select 'c' || n % 100) as of_n(c)""".encode()
+            from generate_series(1, {streams}) n, lateral (select 'c' || n % 100) as of_n(c)""".encode()
         )
         await connection.execute(
             f"""
@@ -306,7 +307,7 @@ async def fill(mp: Milepost) -> None:
                 (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
             select s.stream_id, v, "{schema}".category_hash(s.category), 0, 10, gen_random_uuid(), 't', '1',
                    '{{}}', '{{}}'
-            from generate_series(1, 20) v, "{schema}".streams s""".encode()
+            from generate_series(1, {versions}) v, "{schema}".streams s""".encode()
         )
     await mp.head()
 
@@ -387,15 +388,18 @@ class Explaining:
 
     blocking = False
 
-    def __init__(self, mp: Milepost) -> None:
+    def __init__(self, mp: Milepost, setup: LiteralString = "select") -> None:
         self._database = mp.log.database
+        self._setup = setup
         self.touched: list[int] = []
         """The most rows that any step of a statement gave."""
         self.scanned: set[tuple[str, str]] = set()
         """How which tables were read."""
 
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Any]:
-        [[explained]] = await self._database.execute("explain (analyze, format json) " + statement, parameters)
+        async with self._database.connection() as connection, connection.transaction():
+            await connection.execute(self._setup)
+            [[explained]] = await fetch(connection, "explain (analyze, format json) " + statement, parameters)
         steps = list(_steps(explained[0]["Plan"]))
         self.touched.append(int(max(step["Actual Rows"] * step["Actual Loops"] for step in steps)))
         self.scanned |= {(step["Node Type"], step["Relation Name"]) for step in steps if "Relation Name" in step}
@@ -429,11 +433,27 @@ class TestNothingKnown:
         assert sum([len(page) async for page in pages]) == count
         assert max(explaining.touched) < count / 3
 
-    async def test_names_are_found_one_by_one(self, mp: Milepost) -> None:
-        await fill(mp)
-        explaining = Explaining(mp)
-        names = await StreamNames(mp.log.statements).of(explaining, set(range(1, 1_001)), mp.log.horizon.life)
-        assert len(names) == 1_000
+    @pytest.mark.parametrize("backwards", [False, True])
+    async def test_a_long_stream(self, mp: Milepost, backwards: bool) -> None:
+        """The first page may cost as much as all of it, and the last as much as what is left.
+
+        PostgreSQL is made to read and sort, as it does in a long stream of which it knows nothing.
+        """
+        await fill(mp, streams=1, versions=3_000)
+        explaining = Explaining(mp, "set local enable_indexscan = off")
+        query = Query(backwards=backwards, page=100)
+        pages = mp._reader.stream_pages(explaining, "c1-1", query, after=0, after_version=0, limit=None)
+        found = [message.version async for page in pages for message in page]
+        assert found == sorted(range(1, 3_001), reverse=backwards)
+        assert len(explaining.touched) <= 32
+        assert max(explaining.touched[1:]) <= 120
+
+    async def test_names_are_found_by_an_index(self, mp: Milepost) -> None:
+        """In a few streams PostgreSQL may look at all: that takes milliseconds. In these it took half a second."""
+        await fill(mp, streams=5_000)
+        explaining, life = Explaining(mp), mp.log.horizon.life
+        names = await StreamNames(mp.log.statements).of(explaining, set(range(1, 2_001)), life)
+        assert len(names) == 2_000
         assert ("Seq Scan", "streams") not in explaining.scanned
 
     @pytest.mark.parametrize("pages", [False, True])

@@ -20,6 +20,7 @@ from milepost.log.selection import Selection
 from milepost.log.since import Since
 from milepost.log.statements import Statements
 from milepost.log.stream_names import StreamNames
+from milepost.log.walk import Walk
 from milepost.names import category_hash, category_of
 
 if TYPE_CHECKING:
@@ -116,11 +117,7 @@ class Query:
 
     @property
     def spans(self) -> tuple[int, int]:
-        """How many positions one statement looks at, at first and at the most.
-
-        Bounded where a limit should do as well: PostgreSQL takes the range for a short one as long as it knows
-        nothing of a table, and then reads all of it for each page.
-        """
+        """How many positions one statement looks at, at first and at the most."""
         selection = self.selection
         indexed = selection.categories is not None or selection.streams is not None
         drops_nothing = not (self.has_conditions or self.lanes)
@@ -215,26 +212,20 @@ class Reader:
             parameters = {"since": query.since.time}
             first = await executor.execute(self._statements.get("position_before"), parameters)
             low = max(low, first[0][0])
-        span, max_span = query.spans
+        walk = Walk(low, high, query.spans, backwards=query.backwards)
         found = False
-        while low < high and limit != 0:
+        while not walk.is_over and limit != 0:
+            begin, until = walk.bounds
             size = query.page_size(limit)
-            begin = max(low, high - span) if query.backwards else low
-            until = high if query.backwards else min(high, low + span)
             fetch = partial(self.log_page, executor, query, low=begin, high=until, limit=size, life=life)
             page = await (shared.page(begin, until, size, fetch) if shared else fetch())
-            cut = is_cut(page, size)
             if wanted := query.filtered(page, limit):
                 found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            span = min(_next_span(span, page, size) if cut else span * 4, max_span)
-            if query.backwards:
-                high = page[-1].position - 1 if cut else begin
-            else:
-                low = page[-1].position if cut else until
+            walk.found([message.position for message in page], size, cut=is_cut(page, size))
             if not found:
-                looked(high + 1 if query.backwards else low)
+                looked(walk.place)
         await self._check_life(executor, life)
 
     async def messages_at(self, executor: Executor, positions: Sequence[int]) -> Page:
@@ -270,9 +261,11 @@ class Reader:
         """
         statement = self._statements.get("read_stream", direction=query.direction)
         conditions = query.parameters() | {"stream": stream, "after": after, "bytes": PAGE_BYTES}
-        low, high = after_version, before_version - 1
+        # Who reads a short stream asks once. In a long one the next page is where it will be, or else anywhere.
+        walk = Walk(after_version, before_version - 1, (END, END), backwards=query.backwards, growth=END)
         found = False
-        while limit != 0:
+        while not walk.is_over and limit != 0:
+            low, high = walk.bounds
             size = query.page_size(limit)
             rows = await executor.execute(statement, conditions | {"low": low, "high": high, "limit": size})
             page = self._messages(rows)
@@ -280,14 +273,9 @@ class Reader:
                 found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            if not is_cut(page, size):
-                return
-            if query.backwards:
-                high = page[-1].version - 1
-            else:
-                low = page[-1].version
+            walk.found([message.version for message in page], size, cut=is_cut(page, size))
             if not found:
-                looked(high + 1 if query.backwards else low)
+                looked(walk.place)
 
     async def _check_life(self, executor: Executor, life: UUID | None) -> None:
         rows = await executor.execute(self._statements.get("current_life"), {})
@@ -336,12 +324,6 @@ def check_bounds(stream: object, *, since: datetime | None, **numbers: int | Non
         raise InvalidMessage("before", "it is for reading across streams: before_version is for one")
     if not isinstance(stream, str) and (numbers["after_version"] or numbers["before_version"] is not None):
         raise InvalidMessage("stream", "after_version and before_version are for reading one stream")
-
-
-def _next_span(span: int, page: Page, size: int) -> int:
-    """What one full page took, and a little more: several categories are each read through the whole of a span."""
-    took = abs(page[-1].position - page[0].position) + 1
-    return min(span, took * size * 11 // (len(page) * 10))
 
 
 def is_cut(page: Page, limit: int) -> bool:
