@@ -312,6 +312,20 @@ async def fill(mp: Milepost, streams: int = 1_000, versions: int = 20) -> None:
     await mp.head()
 
 
+@pytest.mark.parametrize("types", [None, "t"])
+async def test_a_stream_that_grows_while_it_is_read(mp: Milepost, types: str | None) -> None:
+    """Whatever is appended between two pages: no version is passed over."""
+    await mp.append("a-1", [NewMessage("t")] * 250)
+    query = Query(Selection.of(types=types), page=100)
+    pages = mp._reader.stream_pages(mp.log.database, "a-1", query, after=0, after_version=0, limit=None)
+    found: list[int] = []
+    async for page in pages:
+        found += [message.version for message in page]
+        if found[-1] == 250:
+            await mp.append("a-1", [NewMessage("t")] * 150)
+    assert found == list(range(1, 401))
+
+
 class TestPlans:
     """A lost index is a failing test."""
 

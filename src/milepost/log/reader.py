@@ -261,8 +261,8 @@ class Reader:
         """
         statement = self._statements.get("read_stream", direction=query.direction)
         conditions = query.parameters() | {"stream": stream, "after": after, "bytes": PAGE_BYTES}
-        # Who reads a short stream asks once. In a long one the next page is where it will be, or else anywhere.
-        walk = Walk(after_version, before_version - 1, (END, END), backwards=query.backwards, growth=END)
+        # Who reads a short stream asks once. In a long one a page is where it is expected, or in all the rest.
+        walk = Walk(after_version, before_version - 1, (END, END), backwards=query.backwards, open=True)
         found = False
         while not walk.is_over and limit != 0:
             low, high = walk.bounds

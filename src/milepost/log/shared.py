@@ -50,7 +50,7 @@ class Shared:
             return page
 
     def _keep(self, place: Place, page: Page) -> None:
-        # One that is not full ends where its reader thought that the log does.
+        # One that is not full ends where its reader looked no further.
         if place in self._pages or not is_cut(page, place[1]):
             return
         self._pages[place] = page

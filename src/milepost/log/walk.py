@@ -4,18 +4,24 @@ from collections.abc import Sequence
 
 
 class Walk:
-    """From one number to another, both ways, in spans of which each is to bring one page.
+    """From one number to another, either way, in spans of which each is to bring one page.
 
     `spans` are the first and the widest. PostgreSQL takes a long range for a short one as long as it knows nothing
-    of a table, and then reads all of it for each page, whatever the page's limit: so the range is short indeed.
+    of a table, and then reads all of it for each page, whatever the page's limit: so ranges are short, as far as
+    that is possible.
+
+    If it is `open`, something may still appear where nothing was: after the last number. Then a page that did not
+    fill its span is followed by one of all the rest.
     """
 
-    def __init__(self, low: int, high: int, spans: tuple[int, int], *, backwards: bool, growth: int = 4) -> None:
+    def __init__(
+        self, low: int, high: int, spans: tuple[int, int], *, backwards: bool, open: bool = False
+    ) -> None:
         self._low = low
         self._high = high
         self._span, self._widest = spans
         self._backwards = backwards
-        self._growth = growth
+        self._open = open
 
     @property
     def is_over(self) -> bool:
@@ -38,8 +44,12 @@ class Walk:
         """What there was within the bounds. If the page of this size was `cut`, there may be more of it there."""
         low, high = self.bounds
         if not cut:
-            self._go_on_from(low if self._backwards else high)
-            self._span = min(self._span * self._growth, self._widest)
+            is_end_open = self._open and not self._backwards and high < self._high
+            if not is_end_open:
+                self._go_on_from(low if self._backwards else high)
+            elif numbers:
+                self._go_on_from(numbers[-1])
+            self._span = self._widest if self._open else min(self._span * 4, self._widest)
             return
         self._go_on_from(numbers[-1] - 1 if self._backwards else numbers[-1])
         # What one full page took, and a little more: several categories are each read through the whole of it.
