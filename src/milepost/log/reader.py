@@ -274,7 +274,7 @@ class Reader:
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
             walk.found([message.version for message in page], size, cut=is_cut(page, size))
-            if not found:
+            if not (found or walk.is_over):
                 looked(walk.place)
 
     async def _check_life(self, executor: Executor, life: UUID | None) -> None:
