@@ -217,25 +217,26 @@ def test_when_on_park_becomes_block_keys_are_looked_up_again() -> None:
     assert owner.next() == []
 
 
-def test_when_on_park_becomes_block_what_was_parked_just_before_holds_its_key() -> None:
+def parked_before_it_blocks() -> Owner:
+    """The first of three was parked, which is not written yet, and from now on it holds up the others."""
     owner = Owner(on_park="continue")
     owner.fill(Example(1))
     owner.next()
     owner.park(1)
     owner.lane.change(replace(owner.settings, on_park="block"))
     owner.fill(*many(2, 3))
+    return owner
+
+
+def test_when_on_park_becomes_block_what_was_parked_just_before_holds_its_key() -> None:
+    owner = parked_before_it_blocks()
     assert owner.states(rows=True, counts=Counts()) == {1: "parked"}
     assert owner.next() == []
     assert owner.states(rows=True) == {2: "waiting", 3: "waiting"}
 
 
 def test_when_on_park_becomes_block_what_comes_back_waits_behind_what_was_parked() -> None:
-    owner = Owner(on_park="continue")
-    owner.fill(Example(1))
-    owner.next()
-    owner.park(1)
-    owner.lane.change(replace(owner.settings, on_park="block"))
-    owner.fill(*many(2, 3))
+    owner = parked_before_it_blocks()
     assert owner.next() == [2]
     assert owner.states(rows=True) == {1: "parked"}
     owner.lane.give_back([owner.open[2]])

@@ -397,6 +397,9 @@ async def test_a_read_ends_before_a_place(mp: Milepost) -> None:
             _ = [m async for m in mp.read(**wrong)]
 
 
+SORTING: LiteralString = "set local enable_indexscan = off"
+
+
 class Explaining:
     """Runs statements, and notes how PostgreSQL went about each."""
 
@@ -438,10 +441,13 @@ class TestNothingKnown:
     async def test_pages(
         self, mp: Milepost, monkeypatch: pytest.MonkeyPatch, category: Any, count: int, backwards: bool
     ) -> None:
-        """Each has a tenth, and no statement reads a third of what there is."""
+        """Each has a tenth, and no statement reads a third of what there is.
+
+        PostgreSQL is made to read and sort a range, as it does by itself where it takes it for a short one.
+        """
         monkeypatch.setattr(reader, "FIRST_SPAN", 1_000)
         await fill(mp)
-        explaining, life = Explaining(mp), mp.log.horizon.life
+        explaining, life = Explaining(mp, SORTING), mp.log.horizon.life
         query = Query(Selection.of(category=category), backwards=backwards, page=count // 10)
         pages = mp._reader.log_pages(explaining, query, low=0, high=20_000, limit=None, life=life)
         assert sum([len(page) async for page in pages]) == count
@@ -449,12 +455,9 @@ class TestNothingKnown:
 
     @pytest.mark.parametrize("backwards", [False, True])
     async def test_a_long_stream(self, mp: Milepost, backwards: bool) -> None:
-        """The first page may cost as much as all of it, and the last as much as what is left.
-
-        PostgreSQL is made to read and sort, as it does in a long stream of which it knows nothing.
-        """
+        """The first page may cost as much as all of it, and the last as much as what is left."""
         await fill(mp, streams=1, versions=3_000)
-        explaining = Explaining(mp, "set local enable_indexscan = off")
+        explaining = Explaining(mp, SORTING)
         query = Query(backwards=backwards, page=100)
         pages = mp._reader.stream_pages(explaining, "c1-1", query, after=0, after_version=0, limit=None)
         found = [message.version async for page in pages for message in page]
