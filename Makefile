@@ -4,23 +4,24 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORK ?=
+SHARD ?= all
 
-.PHONY: demo test check soak bench clean
+.PHONY: demo test test-all check bench clean
 
 demo: $(READY)  ## an embedded PostgreSQL, a small shop, the console, and a live table in the terminal
 	$(BIN)/milepost demo
 
-test: $(READY)  ## all tests
+test: $(READY)  ## the fast tests: everything Milepost does, in minutes
 	$(BIN)/pytest
+
+test-all: $(READY)  ## all tests; make test-all SHARD=faults runs one shard, tests/shards.py lists them
+	$(BIN)/pytest --shard $(SHARD)
 
 check: $(READY)  ## lint, types, directions of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-
-soak: $(READY)  ## what takes longer than the tests may
-	$(BIN)/pytest -m soak --timeout 3600
 
 bench: $(READY)  ## make bench WORK=append runs one work
 	$(BIN)/pip install --quiet --group bench

@@ -3,7 +3,8 @@
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -11,15 +12,42 @@ import psycopg
 import pytest
 
 from milepost import Milepost
-from schemas import drop_schema
+from schemas import SchemaPool, drop_schema, own_database
 from servers import DEBIAN_15, Server, embedded_binaries
+from shards import FAST, SHARDS, shard_of
 from support import MakeMilepost
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--shard`."""
+    parser.addoption(
+        "--shard",
+        default=FAST,
+        choices=[*SHARDS, "all"],
+        help="Which tests to run: " + "; ".join(f"{name}: {what}" for name, what in SHARDS.items()),
+    )
 
 
 def pytest_configure() -> None:
     """Processes that tests start can be interrupted, also where a shell runs the tests in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return two workers for each core: half of the time of most tests is waiting for processes and servers."""
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * (os.cpu_count() or 1))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave only the tests of the shard that was asked for."""
+    wanted = config.getoption("--shard")
+    by_shard: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        by_shard[wanted in ("all", shard_of(item))].append(item)
+    if by_shard[False]:
+        config.hook.pytest_deselected(items=by_shard[False])
+        items[:] = by_shard[True]
 
 
 def absent(what: str) -> None:
@@ -31,14 +59,14 @@ def absent(what: str) -> None:
 
 @pytest.fixture(scope="session")
 def embedded_url() -> Iterator[str]:
-    """The PostgreSQL of the tests: the embedded one, or `MILEPOST_TEST_URL`."""
+    """The PostgreSQL of the tests: an embedded one, or a database of this process's own at `MILEPOST_TEST_URL`."""
     given = os.environ.get("MILEPOST_TEST_URL")
     if given:
-        yield given
+        with own_database(given) as url:
+            yield url
         return
-    server = Server(embedded_binaries(), settings={"max_prepared_transactions": "10"}).create()
-    yield server.url()
-    server.remove()
+    with shared_server(embedded_binaries()) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -46,9 +74,25 @@ def postgresql_15_url() -> Iterator[str]:
     """The oldest PostgreSQL that Milepost runs on."""
     if not (DEBIAN_15 / "postgres").exists():
         absent("PostgreSQL 15")
-    server = Server(DEBIAN_15, settings={"max_prepared_transactions": "10"}).create()
+    with shared_server(DEBIAN_15) as url:
+        yield url
+
+
+@contextmanager
+def shared_server(binaries: Path) -> Iterator[str]:
+    """A server for the tests of this process. Plans depend on no statistics that come sooner or later."""
+    server = Server(binaries, settings={"max_prepared_transactions": "10", "autovacuum": "off"}).create()
     yield server.url()
     server.remove()
+
+
+@pytest.fixture(scope="session")
+def schema_pools() -> Iterator[dict[str, SchemaPool]]:
+    """The clean schemas of each server."""
+    pools: dict[str, SchemaPool] = {}
+    yield pools
+    for pool in pools.values():
+        pool.close()
 
 
 @pytest.fixture
@@ -67,8 +111,16 @@ def prepared_transactions(database_url: str) -> None:
 
 
 @pytest.fixture
-def schema(database_url: str) -> Iterator[str]:
-    """A schema's name that no other test uses; what is in it is dropped."""
+def schema(database_url: str, schema_pools: dict[str, SchemaPool]) -> Iterator[str]:
+    """A migrated schema that nothing has been written to, for this test alone."""
+    pool = schema_pools.setdefault(database_url, SchemaPool(database_url))
+    with pool.schema() as name:
+        yield name
+
+
+@pytest.fixture
+def unused_schema(database_url: str) -> Iterator[str]:
+    """The name of a schema that is not there; what a test makes of it is dropped."""
     name = f"t_{uuid4().hex[:12]}"
     yield name
     drop_schema(database_url, name)

@@ -1,5 +1,7 @@
 """PostgreSQL servers of the tests' own: started, stopped, crashed and copied at will."""
 
+import fcntl
+import hashlib
 import os
 import pwd
 import shutil
@@ -63,9 +65,26 @@ class Server:
         return f"postgresql://postgres@/postgres?host={self.folder}{more}"
 
     def create(self) -> "Server":
-        """Makes an empty cluster and starts it."""
-        self.run("initdb", "-D", str(self.data), "-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-sync")
+        """Make an empty cluster and start it."""
+        with self._template() as template:
+            self.run("/bin/cp", "--archive", "--reflink=auto", str(template), str(self.data))
         return self.start()
+
+    @contextmanager
+    def _template(self) -> Iterator[Path]:
+        """A data directory that `initdb` made once for these programs. Copying takes a tenth of the time."""
+        made_by = f"{self.binaries} {(self.binaries / 'initdb').stat().st_mtime_ns} {self._as.get('user')}"
+        cache = Path(tempfile.gettempdir(), f"mp-clusters-{os.getuid()}")
+        cache.mkdir(mode=0o755, exist_ok=True)
+        template = cache / hashlib.sha256(made_by.encode()).hexdigest()[:16]
+        with (cache / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not template.exists():
+                fresh = self.folder / "fresh"
+                options = ["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-sync"]
+                self.run("initdb", "-D", str(fresh), *options)
+                fresh.rename(template)
+        yield template
 
     def copy(self) -> "Server":
         """A standby that follows this server, started."""

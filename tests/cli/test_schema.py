@@ -8,7 +8,15 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cli.program import COMMAND, Run
+from milepost.log import schema as log_schema
 from milepost.log.schema import NEWEST
+from schemas import SECOND
+
+
+@pytest.fixture
+def schema(unused_schema: str) -> str:
+    """A schema that is not there yet."""
+    return unused_schema
 
 
 def test_migrating_and_its_state(run: Run, schema: str) -> None:
@@ -17,10 +25,10 @@ def test_migrating_and_its_state(run: Run, schema: str) -> None:
     assert [migration["number"] for migration in before["pending"]] == list(range(1, NEWEST + 1))
     assert "missing" in run("schema", "status").done().out
 
-    assert f"is at {NEWEST} now; added: 001 log" in run("schema", "migrate").done().out
+    assert f"is at {NEWEST} now; added: 001 milepost" in run("schema", "migrate").done().out
     after = run("schema", "status", "--json").done().json
     assert (after["number"], after["up_to_date"], after["pending"]) == (NEWEST, True, [])
-    assert after["applied"][0]["name"] == "log"
+    assert after["applied"][0]["name"] == "milepost"
     assert "missing" not in run("schema", "status").done().out
 
     assert run("schema", "migrate").done().out == f"schema {schema!r} is at {NEWEST} already\n"
@@ -64,9 +72,13 @@ def test_the_sql_needs_no_database(run: Run, without_database: None, database_ur
     run("append", "a-1", "t", "1", "--url", database_url).done()
 
 
-def test_the_sql_after_a_number(run: Run, without_database: None) -> None:
+def test_the_sql_after_a_number(run: Run, without_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
     run("schema", "sql", "--after", str(NEWEST)).refused("nothing after")
-    assert "create table" in run("schema", "sql", "--after", str(NEWEST - 1)).done().out
+    monkeypatch.setattr(log_schema, "MIGRATIONS", (*log_schema.MIGRATIONS, SECOND))
+    monkeypatch.setattr(log_schema, "NEWEST", SECOND.number)
+    out = run("schema", "sql", "--after", str(NEWEST)).done().out
+    assert "create table" in out
+    assert "deliveries" not in out
 
 
 def test_the_name_of_the_schema_is_quoted(run: Run, database_url: str) -> None:

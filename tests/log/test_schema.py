@@ -7,11 +7,17 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
 
 from milepost import Milepost, NewMessage, SchemaMismatch
 from milepost.log import schema as schemas
+from schemas import SECOND
 from support import Connection, MakeMilepost, qualified
+
+
+@pytest.fixture
+def schema(unused_schema: str) -> str:
+    """A schema that is not there yet."""
+    return unused_schema
 
 
 async def test_fifty_processes_start_at_once(make_mp: MakeMilepost, database_url: str, schema: str) -> None:
@@ -96,19 +102,21 @@ async def test_a_log_has_an_identity_that_stays(mp: Milepost, make_mp: MakeMilep
         await other.log.database.execute(qualified("drop schema {} cascade", other), {})
 
 
-async def test_progress_that_was_there_follows_its_own_log(
-    database_url: str, schema: str, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+async def test_an_upgrade_adds_what_is_missing_and_keeps_what_is_there(
+    make_mp: MakeMilepost, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with await Connection.connect(database_url, autocommit=True) as connection:
-        with monkeypatch.context() as patch:
-            patch.setattr(schemas, "MIGRATIONS", schemas.MIGRATIONS[:2])
-            patch.setattr(schemas, "NEWEST", 2)
-            await schemas.migrate(connection, schema)
-        made = 'insert into {}.subscriptions ("group", name, lanes) values (%s, %s, %s)'
-        await connection.execute(sql.SQL(made).format(sql.Identifier(schema)), ["g", "s", 1])
     async with make_mp() as mp:
-        rows = await mp.log.database.execute(qualified("select horizon, log from {}.followed", mp), {})
-        assert list(rows) == [(0, await mp.log.identity())]
+        await mp.append("a-1", NewMessage("t"))
+    monkeypatch.setattr(schemas, "MIGRATIONS", (*schemas.MIGRATIONS, SECOND))
+    monkeypatch.setattr(schemas, "NEWEST", SECOND.number)
+    with pytest.raises(SchemaMismatch, match=f"at {SECOND.number - 1} and this program needs {SECOND.number}"):
+        await make_mp(migrate="check").__aenter__()
+    async with make_mp() as mp:
+        assert await mp.last("a-1") == 1
+        assert list(await mp.log.database.execute(qualified("select * from {}.second", mp), {})) == []
+        async with mp.log.database.connection() as connection:
+            applied = (await schemas.status(connection, schema)).applied
+    assert [entry["name"] for entry in applied] == ["milepost", "second"]
 
 
 async def test_two_schemas_in_one_database_know_nothing_of_each_other(mp: Milepost, database_url: str) -> None:

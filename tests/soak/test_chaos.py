@@ -13,7 +13,7 @@ from engine.faults.chaos import chaos  # noqa: E402
 
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
+pytestmark = [pytest.mark.shard("soak"), pytest.mark.timeout(SECONDS + 300)]
 
 
 async def test_whatever_dies_every_message_is_handled_or_parked(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from milepost import Milepost
 
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
+pytestmark = [pytest.mark.shard("soak"), pytest.mark.timeout(SECONDS + 300)]
 
 
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])

@@ -12,7 +12,7 @@ from dispatch.simulation.search import found_by
 
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "60"))
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
+pytestmark = [pytest.mark.shard("soak"), pytest.mark.timeout(SECONDS + 300)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

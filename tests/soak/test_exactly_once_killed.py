@@ -9,7 +9,7 @@ from milepost import Milepost
 
 SECONDS = 30
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 120)]
+pytestmark = [pytest.mark.shard("soak"), pytest.mark.timeout(SECONDS + 120)]
 
 
 async def test_a_killed_worker_s_messages_take_effect_once(

@@ -16,7 +16,7 @@ from support import Connection, following
 SECONDS = float(os.environ.get("MILEPOST_SOAK_SECONDS", "300"))
 WRITERS = 12
 
-pytestmark = [pytest.mark.soak, pytest.mark.timeout(SECONDS + 300)]
+pytestmark = [pytest.mark.shard("soak"), pytest.mark.timeout(SECONDS + 300)]
 
 
 async def write(mp: Milepost, url: str, seed: int, until: float) -> None:

@@ -55,15 +55,19 @@ class Migration:
 
 
 def _load() -> list[Migration]:
+    """The migrations, each a folder `NUMBER_NAME` with files that are run in the order of their names."""
     found = []
-    for path in sorted((files("milepost.log") / "migrations").iterdir(), key=lambda p: p.name):
-        if not path.name.endswith(".sql"):
+    for folder in sorted((files("milepost.log") / "migrations").iterdir(), key=lambda path: path.name):
+        number, _, name = folder.name.partition("_")
+        if not number.isdigit():
             continue
-        number, _, name = path.name.removesuffix(".sql").partition("_")
-        text = path.read_text()
+        parts = sorted(
+            (path for path in folder.iterdir() if path.name.endswith(".sql")), key=lambda path: path.name
+        )
+        text = "\n".join(path.read_text() for path in parts)
         oldest = _OLDEST.search(text)
         if oldest is None:
-            raise ValueError(f"{path.name} does not say which is the oldest program that may run on it")
+            raise ValueError(f"{folder.name} does not say which is the oldest program that may run on it")
         found.append(Migration(int(number), name, int(oldest[1]), text))
     return found
 

@@ -1,5 +1,4 @@
 -- What people do to subscriptions: pause, move, replay, delete. Their workers look at once.
--- oldest: 1
 
 -- Sets what a person wants of it; tells whether it was otherwise.
 create function :"schema".set_status(subscription bigint, status text) returns boolean

@@ -1,5 +1,4 @@
 -- Progress: who works on which lanes, how far each is, and the messages that need attention of their own.
--- oldest: 1
 
 -- One heartbeat a worker. A crash of the server empties it: then nobody lives, and all take their lanes anew.
 create unlogged table :"schema".workers (
@@ -43,6 +42,7 @@ create table :"schema".subscriptions (
     streak bigint not null default 0,  -- attempts that failed since the last success
     stalled text,  -- why, in words
     created timestamptz not null default :"schema".clock(),
+    headed text,  -- for which cursor, definition and policy the heads of its keys were last made out from scratch
     unique ("group", name)
 );
 
@@ -88,6 +88,10 @@ create unlogged table :"schema".reports (
     flights jsonb not null,  -- what is in flight: position, since
     error text,  -- the last one
     error_at timestamptz,
+    -- Both count from a worker's beginning; what grew between two looks is what was measured between them.
+    attempts bigint not null default 0,  -- that have ended
+    handling_seconds float8 not null default 0,  -- that these took, together
+    latencies float8[] not null default '{}',  -- of what was pulled: some that stand for the last ones
     primary key (subscription, worker)
 ) with (fillfactor = 50);
 
@@ -139,6 +143,16 @@ create table :"schema".leaps (
     primary key (subscription, number, lane, low)
 );
 
+-- How far the log had come, as progress knows it, and which log that is: it may be one in another database. The highest
+-- row counts. Where the log is elsewhere, no cursor is written beyond it, so that progress can tell when the log is behind
+-- it. Append-only, as cursors are.
+create table :"schema".followed (
+    horizon bigint primary key,
+    log uuid not null,
+    "position" bigint,  -- of the newest message up to there; none: there was none
+    id uuid
+);
+
 -- Messages behind the cursor that are not done, and those that a person skipped.
 create table :"schema".deliveries (
     subscription bigint not null,
@@ -151,13 +165,19 @@ create table :"schema".deliveries (
     since timestamptz not null,
     due timestamptz,
     state text collate "C" not null
-        check (state in ('waiting', 'running', 'retrying', 'unrouted', 'parked', 'skipped')),
+        check (state in ('waiting', 'running', 'retrying', 'unrouted', 'parked', 'skipped', 'done')),
     key text collate "C",
     route text collate "C",
     suspicion text collate "C" check (suspicion in ('possible', 'certain')),  -- whether it may have ended a process
     reason text not null default '',
     error text not null default '',
     consumer text,  -- who had it at the last attempt, if that was a consumer
+    claim uuid,  -- of whoever has pulled it: what it is settled by
+    expires timestamptz,  -- when the claim ends by itself
+    replay boolean not null default false,  -- it had been handled before
+    -- Of those that are pulled: whether it is the one of its key that may be claimed, or has no key. Null: nobody could
+    -- look yet.
+    head boolean default false,
     primary key (subscription, "position")
 );
 -- A row is in one of these two: whoever does not care about parked ones does not walk past them.
@@ -170,6 +190,13 @@ create index deliveries_state on :"schema".deliveries (subscription, lane, state
     where state in ('running', 'unrouted');
 create index deliveries_route on :"schema".deliveries (subscription, lane, route, "position")
     where state = 'unrouted';
+-- Those of pulling.
+create index deliveries_ready on :"schema".deliveries (subscription, "position") where state = 'waiting' and head;
+create index deliveries_again on :"schema".deliveries (subscription, due, "position") where state = 'retrying' and head;
+create index deliveries_claimed on :"schema".deliveries (subscription, expires) where claim is not null;
+create index deliveries_heads on :"schema".deliveries (subscription, key) where head and key is not null;
+create index deliveries_unsure on :"schema".deliveries (subscription, key) where head is null;
+create index deliveries_done on :"schema".deliveries (subscription, since) where state = 'done';
 
 -- How many deliveries there are: the sum of a subscription's rows, to which each statement that changes
 -- deliveries adds one. So nobody counts a hundred thousand rows, and nobody waits for anybody.

@@ -1,5 +1,4 @@
 -- Tokens: who may do what over the network. Only a hash of each is kept.
--- oldest: 1
 
 create table :"schema".tokens (
     id bigint generated always as identity primary key,
@@ -13,3 +12,12 @@ create table :"schema".tokens (
 
 -- The name of a token that was revoked may be given again.
 create unique index tokens_name on :"schema".tokens (name) where revoked is null;
+
+-- Servers: where consumers elsewhere can connect to. Whoever has not told anything for a while is gone.
+create unlogged table :"schema".nodes (
+    id text collate "C" primary key,
+    address text not null,
+    version text not null,
+    since timestamptz not null,
+    until timestamptz not null
+) with (fillfactor = 50);

@@ -1,5 +1,4 @@
 -- Definitions: what subscriptions select and how they order, and how that changes while programs run.
--- oldest: 1
 
 -- The subscription of a name, or of one that had it before, if that is nobody's now.
 create function :"schema".named("group" text, name text) returns bigint

@@ -92,6 +92,13 @@ create unlogged table :"schema".server_life (
     base bigint not null  -- the horizon that was stored when this life began: what lies behind it is on disk
 );
 
+-- Which log this is. It stays the same when the log is restored from a backup.
+create table :"schema".identity (
+    single boolean primary key default true check (single),
+    log uuid not null
+);
+insert into :"schema".identity (log) values (gen_random_uuid());
+
 -- What one append came to. outcome: appended, duplicate, wrong_version (version is then the actual one),
 -- id_reused or ids_partly_known (id is then the one in the way).
 create type :"schema".appended as (

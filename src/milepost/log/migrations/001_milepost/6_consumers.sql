@@ -1,5 +1,4 @@
 -- Subscriptions that are created for consumers: their settings are here, not in a program.
--- oldest: 1
 
 -- What each process with consumers of such a subscription tells: which of the changes that people made it follows, and
 -- what its consumers do. Who has not told anything for a while is gone.
@@ -12,6 +11,7 @@ create unlogged table :"schema".attending (
     owns boolean not null,  -- or it stands by
     consumers integer not null,
     statistics jsonb,  -- of an owner
+    node text,  -- which of the processes with consumers of a subscription others can be sent to
     primary key (subscription, worker)
 ) with (fillfactor = 50);
 
