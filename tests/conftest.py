@@ -2,8 +2,8 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -111,11 +111,21 @@ def prepared_transactions(database_url: str) -> None:
 
 
 @pytest.fixture
-def schema(database_url: str, schema_pools: dict[str, SchemaPool]) -> Iterator[str]:
-    """A migrated schema that nothing has been written to, for this test alone."""
-    pool = schema_pools.setdefault(database_url, SchemaPool(database_url))
-    with pool.schema() as name:
-        yield name
+def clean_schema(schema_pools: dict[str, SchemaPool]) -> Iterator[Callable[[str], str]]:
+    """Gives a migrated schema that nothing has been written to, on a server, for this test alone."""
+    with ExitStack() as stack:
+
+        def clean_schema(url: str) -> str:
+            pool = schema_pools.setdefault(url, SchemaPool(url))
+            return stack.enter_context(pool.schema())
+
+        yield clean_schema
+
+
+@pytest.fixture
+def schema(database_url: str, clean_schema: Callable[[str], str]) -> str:
+    """A clean schema on the test's server."""
+    return clean_schema(database_url)
 
 
 @pytest.fixture

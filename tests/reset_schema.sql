@@ -33,14 +33,18 @@ begin
         select format('function %s %s %s %s %s', p.oid::regprocedure, p.prosrc, p.proconfig, p.proacl, p.provolatile)
         from pg_proc p where p.pronamespace = target
         union all
-        select format('relation %s %s %s %s %s', c.relname, c.relkind, c.relacl, c.reloptions,
-                      c.reltuples > 0 or c.relallvisible > 0)
+        select format('relation %s %s %s %s %s %s %s', c.relname, c.relkind, c.relpersistence, c.relacl, c.reloptions,
+                      c.reltuples > 0 or c.relallvisible > 0,
+                      case when c.relkind = 'i' then pg_get_indexdef(c.oid) end)
         from pg_class c where c.relnamespace = target
         union all
-        select format('column %s %s %s %s %s', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull,
-                      a.attacl)
+        select format('column %s %s %s %s %s %s', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull,
+                      a.attidentity || a.attgenerated, a.attacl)
         from pg_attribute a join pg_class c on c.oid = a.attrelid
         where c.relnamespace = target and c.relkind = 'r' and a.attnum > 0
+        union all
+        select format('sequence %s %s %s', s.seqrelid::regclass, s.seqcache, s.seqincrement)
+        from pg_sequence s join pg_class c on c.oid = s.seqrelid where c.relnamespace = target
         union all
         select format('default %s %s', d.adrelid::regclass, pg_get_expr(d.adbin, d.adrelid))
         from pg_attrdef d join pg_class c on c.oid = d.adrelid where c.relnamespace = target

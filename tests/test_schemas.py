@@ -46,7 +46,8 @@ union all
 select 'relation', concat_ws(' ', relname, relkind, relacl) from pg_class
 where relnamespace = %(name)s::regnamespace
 union all
-select 'column', concat_ws(' ', relname, attname) from pg_attribute join pg_class c on c.oid = attrelid
+select 'column', concat_ws(' ', relname, attname, attidentity)
+from pg_attribute join pg_class c on c.oid = attrelid
 where relnamespace = %(name)s::regnamespace and attnum > 0
 union all
 select 'constraint', conname from pg_constraint where connamespace = %(name)s::regnamespace
@@ -56,7 +57,8 @@ where relnamespace = %(name)s::regnamespace
 union all
 select 'rights', nspacl::text from pg_namespace where nspname = %(name)s
 union all
-select 'sequence', concat_ws(' ', sequencename, last_value) from pg_sequences where schemaname = %(name)s
+select 'sequence', concat_ws(' ', sequencename, last_value, cache_size)
+from pg_sequences where schemaname = %(name)s
 order by 1, 2
 """
 
@@ -88,6 +90,8 @@ LEFT_BEHIND = {
     "a function": "create function {0}.own() returns int language sql as 'select 1'",
     "a table": "create table {0}.effects (n int)",
     "a column": "alter table {0}.tokens add n int",
+    "a sequence that draws ahead": "alter sequence {0}.messages_position_seq cache 10",
+    "a column without its identity": "alter table {0}.messages alter position drop identity",
     "a missing index": "drop index {0}.messages_category",
     "a missing constraint": "alter table {0}.messages drop constraint messages_id",
     "a newer migration": "insert into {0}.migrations values (99, 'future', 1, '9.9')",

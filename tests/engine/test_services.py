@@ -333,12 +333,12 @@ async def test_the_second_database_is_migrated_as_the_option_says(make_mp: MakeM
 
 @pytest.mark.parametrize("is_second", [True, False])
 async def test_a_schema_that_is_missing_is_named_when_nobody_looked_before(
-    make_mp: MakeMilepost, other_url: str, is_second: bool
+    make_mp: MakeMilepost, unused_schema: str, other_url: str, is_second: bool
 ) -> None:
     if is_second:
-        async with make_mp():
+        async with make_mp(schema=unused_schema):
             pass
-    mp = idle(make_mp(progress=other_url if is_second else None, migrate="off"))
+    mp = idle(make_mp(schema=unused_schema, progress=other_url if is_second else None, migrate="off"))
     with pytest.raises(SchemaMismatch, match="milepost schema migrate"):
         await mp.run_until_idle()
 

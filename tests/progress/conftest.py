@@ -1,6 +1,6 @@
 """Progress and leases, each kept in every way there is."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -17,12 +17,13 @@ async def postgres(database_url: str, schema: str) -> AsyncIterator[PostgresKeep
 
 
 @pytest.fixture(params=["memory", "embedded", "postgresql_15"])
-async def keeper(request: pytest.FixtureRequest, schema: str) -> AsyncIterator[Keeper]:
+async def keeper(request: pytest.FixtureRequest, clean_schema: Callable[[str], str]) -> AsyncIterator[Keeper]:
     """Progress in each way."""
     if request.param == "memory":
         yield MemoryKeeper()
         return
-    found = await PostgresKeeper(request.getfixturevalue(f"{request.param}_url"), schema).open()
+    url = request.getfixturevalue(f"{request.param}_url")
+    found = await PostgresKeeper(url, clean_schema(url)).open()
     yield found
     await found.close()
 

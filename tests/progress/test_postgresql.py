@@ -47,11 +47,11 @@ async def transaction(postgres: PostgresKeeper, isolation: str = "read committed
         await connection.rollback()
 
 
-async def test_a_schema_without_progress(database_url: str, schema: str) -> None:
+async def test_a_schema_without_progress(database_url: str, unused_schema: str) -> None:
     database = Database(database_url, pool_size=1)
     await database.open()
     with pytest.raises(SchemaMismatch):
-        await PostgresProgress(database, schema).open()
+        await PostgresProgress(database, unused_schema).open()
     await database.close()
 
 

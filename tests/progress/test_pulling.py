@@ -1,7 +1,7 @@
 """Claims and heads in PostgreSQL: what the functions of the schema promise, one by one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -92,8 +92,9 @@ def taken(reply: Reply) -> list[int]:
 
 
 @pytest.fixture(params=["embedded", "postgresql_15"])
-async def table(request: pytest.FixtureRequest, schema: str) -> AsyncIterator[Table]:
-    keeper = await PostgresKeeper(request.getfixturevalue(f"{request.param}_url"), schema).open()
+async def table(request: pytest.FixtureRequest, clean_schema: Callable[[str], str]) -> AsyncIterator[Table]:
+    url = request.getfixturevalue(f"{request.param}_url")
+    keeper = await PostgresKeeper(url, clean_schema(url)).open()
     yield Table(keeper)
     await keeper.close()
 
