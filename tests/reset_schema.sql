@@ -39,7 +39,7 @@ begin
         from pg_class c where c.relnamespace = target
         union all
         select format('column %s %s %s %s %s %s', a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull,
-                      a.attidentity || a.attgenerated, a.attacl)
+                      a.attidentity, a.attacl)
         from pg_attribute a join pg_class c on c.oid = a.attrelid
         where c.relnamespace = target and c.relkind = 'r' and a.attnum > 0
         union all

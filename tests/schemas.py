@@ -50,7 +50,14 @@ class SchemaPool:
         yield name
         connection = self._connected()
         _end_connections(connection, began)
-        if self._reset(connection, name) == self.fingerprints[name]:
+        fingerprint = self.fingerprints.pop(name)
+        try:
+            is_clean = self._reset(connection, name) == fingerprint
+        except psycopg.Error:
+            drop_schema(self.url, name)
+            raise
+        if is_clean:
+            self.fingerprints[name] = fingerprint
             self.free.append(name)
         else:
             drop_schema(self.url, name)
@@ -63,7 +70,11 @@ class SchemaPool:
     def _create(self, connection: Connection) -> str:
         name = f"t_{uuid4().hex[:12]}"
         connection.execute(log_schema.printable(name).encode())
-        self.fingerprints[name] = self._reset(connection, name)
+        try:
+            self.fingerprints[name] = self._reset(connection, name)
+        except psycopg.Error:
+            drop_schema(self.url, name)
+            raise
         return name
 
     def _reset(self, connection: Connection, name: str) -> str:
