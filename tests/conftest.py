@@ -14,7 +14,7 @@ import pytest
 from milepost import Milepost
 from schemas import SchemaPool, drop_schema, own_database
 from servers import DEBIAN_15, Server, embedded_binaries
-from shards import FAST, SHARDS, shard_of
+from shards import COLLECTED, FAST, SHARDS, shard_of
 from support import MakeMilepost
 
 
@@ -42,12 +42,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave only the tests of the shard that was asked for."""
     wanted = config.getoption("--shard")
-    by_shard: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    by_shard: dict[str, list[pytest.Item]] = {}
     for item in items:
-        by_shard[wanted in ("all", shard_of(item))].append(item)
-    if by_shard[False]:
-        config.hook.pytest_deselected(items=by_shard[False])
-        items[:] = by_shard[True]
+        by_shard.setdefault(shard_of(item), []).append(item)
+    config.stash[COLLECTED] = {shard: [item.nodeid for item in some] for shard, some in by_shard.items()}
+    left_out = [item for shard, some in by_shard.items() if wanted not in ("all", shard) for item in some]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted in ("all", shard_of(item))]
 
 
 def absent(what: str) -> None:

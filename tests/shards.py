@@ -8,6 +8,9 @@ import pytest
 
 FAST = "fast"
 
+COLLECTED = pytest.StashKey[dict[str, list[str]]]()
+"""The names of all tests that were collected, also of those that do not run, by their shard."""
+
 SHARDS = {
     FAST: "the whole behaviour of the product, every package, one short case of each fault, process and page",
     "faults": "killed workers, lost and cut connections, restarted servers, at length and in every variant",
