@@ -4,8 +4,8 @@
     python tools/shard_coverage.py run faults      # … the same for any other shard
     python tools/shard_coverage.py compare         # fast beside all that were measured
 
-Branches are counted, also in processes that tests start, unless they are killed. `compare` exits with 1 if the fast
-tests reach less than 0.95 of the branches that all measured shards reach in some package.
+Branches are counted, also in processes that tests start, unless they are killed. `compare` exits with 1 if the
+fast tests reach less than 0.95 of the branches that all measured shards reach in some package.
 """
 
 import json

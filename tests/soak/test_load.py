@@ -1,4 +1,4 @@
-"""Hours of random load with killed connections, for `make soak`; MILEPOST_SOAK_SECONDS says how long."""
+"""Hours of random load with killed connections, for the shard `soak`; MILEPOST_SOAK_SECONDS says how long."""
 
 import asyncio
 import os
