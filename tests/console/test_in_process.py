@@ -10,8 +10,15 @@ from milepost.console import Console
 from milepost.server import create_app
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
+from support import MakeMilepost
 
 HOSTILE = "<script>document.title='hacked'</script>\"'&"
+
+
+@pytest.fixture
+async def mp(make_mp: MakeMilepost) -> AsyncIterator[Milepost]:
+    async with make_mp() as mp:
+        yield mp
 
 
 @pytest.fixture

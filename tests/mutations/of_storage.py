@@ -129,6 +129,20 @@ STORAGE = (
         ("engine/test_control.py::TestMove::test_rows_above_go_and_rows_below_stay",),
     ),
     Mutation(
+        "who asks for deliveries of a key gets those of others",
+        "progress/queries/choose_deliveries.sql",
+        "           and (%(key)s::text is null or d.key = %(key)s::text)\n",
+        "",
+        ("progress/test_deliveries.py::TestChoices::test_by_position_key_and_reason",),
+    ),
+    Mutation(
+        "who lost a lane gives others its lanes too",
+        "progress/memory_leases.py",
+        "                if leases.owners.get((subscription, lane)) == self._id:\n",
+        "                if (subscription, lane) in leases.owners:\n",
+        ("progress/test_leases.py::test_a_release_frees_only_what_is_ones_own",),
+    ),
+    Mutation(
         "an append tells whoever slept once",
         LOG,
         'if wake and exists (select from :"schema".sleeps where until > (select :"schema".clock())) then',
