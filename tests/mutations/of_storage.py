@@ -129,6 +129,23 @@ STORAGE = (
         ("engine/test_control.py::TestMove::test_rows_above_go_and_rows_below_stay",),
     ),
     Mutation(
+        "lanes are moved while somebody has them",
+        OPERATING,
+        "    if opened.barrier is distinct from place_lanes.barrier or opened.barrier_until < "
+        ':"schema".clock()\n'
+        '        or (:"schema".stand(subscription, opened.lanes)).held\n',
+        "    if opened.barrier is distinct from place_lanes.barrier\n",
+        ("progress/test_placing.py::test_they_stay_while_a_live_worker_has_one",),
+    ),
+    Mutation(
+        "what was read beyond a barrier is handed out",
+        "log/segment.py",
+        "        return Segment(self.low, position, [message for message in self.messages if "
+        "message.position <= position])",
+        "        return self",
+        ("log/test_segment.py::test_nothing_is_beyond_its_end",),
+    ),
+    Mutation(
         "who asks for deliveries of a key gets those of others",
         "progress/queries/choose_deliveries.sql",
         "           and (%(key)s::text is null or d.key = %(key)s::text)\n",

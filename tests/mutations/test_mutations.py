@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mutations.listed import MUTATIONS
-from mutations.mutation import ROOT, Copy, Mutation, missed_by
+from mutations.mutation import ROOT, Copy, Mutation, Outcome, missed_by
 from mutations.naming import Named
 
 PACKAGES = {"log", "filter", "dispatch", "progress", "engine", "server", "client", "console", "cli"}
@@ -44,6 +44,23 @@ def test_there_are_some_of_every_package_and_each_is_there_once() -> None:
     assert all(mutation.tests for mutation in MUTATIONS)
 
 
+@pytest.mark.parametrize(
+    ("status", "line", "found"),
+    [
+        (1, "FAILED tests/log/test_a.py::test_b - assert 1 == 2", True),
+        (1, "FAILED tests/log/test_a.py::test_b[case - 1] - assert 1 == 2", True),
+        (1, "FAILED tests/log/test_a.py::test_b", True),
+        (1, "FAILED tests/log/test_a.py::test_bc - assert 1 == 2", False),
+        (1, "ERROR tests/log/test_a.py::test_b - ImportError", False),
+        (2, "FAILED tests/log/test_a.py::test_b - assert 1 == 2", False),
+        (4, "ERROR: not found: tests/log/test_a.py::test_b", False),
+    ],
+)
+def test_only_a_test_that_was_called_has_failed(status: int, line: str, found: bool) -> None:
+    assert Outcome(status, f"…\n{line}\n1 failed").has_failed("log/test_a.py::test_b") is found
+
+
+@pytest.mark.shard("simulation")
 def test_a_copy_is_what_its_tests_run_on(folder: Path) -> None:
     copy = Copy(folder)
     (folder / "tests" / "test_where.py").write_text(
