@@ -4,358 +4,84 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
 import milepost
+from dispatch.mutations import MUTATIONS, Mutation
 
 TESTS = Path(__file__).parents[1]
+PACKAGE = Path(milepost.__file__).parent
 SCHEDULES = 300
 """For each kind of schedule that a mistake is looked for with."""
+FEW = 40
+"""The same where only what is found soon is looked for, and with the first kind alone."""
 
 
-class Mutation(NamedTuple):
-    """A mistake: in `file` it says `mistaken` for `original`, and that breaks something."""
-
-    breaks: str
-    file: str
-    original: str
-    mistaken: str
-    kinds: tuple[str, ...] = ("ordered",)
-
-
-ROUTED = ("routed", "pinned")
-MUTATIONS = (
-    Mutation(
-        "the cursor goes one too far",
-        "window.py",
-        "Cursor(unsettled[0] - 1,",
-        "Cursor(unsettled[0],",
-    ),
-    Mutation(
-        "what is ahead of the cursor is one too long",
-        "window.py",
-        "(low + 1, high - 1) for low, high",
-        "(low + 1, high) for low, high",
-    ),
-    Mutation(
-        "what was done before the owner came is taken again",
-        "board.py",
-        "if position <= reach or (some_done and window.is_done(position)):",
-        "if position <= reach:",
-    ),
-    Mutation(
-        "a window takes one too many",
-        "board.py",
-        "if room <= 0 or room_bytes",
-        "if room < 0 or room_bytes",
-    ),
-    Mutation(
-        "a key is forgotten: what follows does not wait",
-        "board.py",
-        "                if head is not None:\n",
-        "                if False:\n",
-    ),
-    Mutation(
-        "a new message does not wait for what is stored of its key",
-        "board.py",
-        "                if has_rows:\n",
-        "                if False:\n",
-    ),
-    Mutation(
-        "what came back, and is in the queue twice, goes out twice",
-        "queue.py",
-        "                entry.place = OPEN\n",
-        "",
-    ),
-    Mutation(
-        "a claim that a transaction settles ends before it",
-        "claims.py",
-        "is_usual = is_usual and not self._committing",
-        "is_usual = is_usual or bool(self._committing)",
-    ),
-    Mutation(
-        "a key is free too early: a failed message does not hold it",
-        "board.py",
-        'return row.state is not State.PARKED or self.settings.on_park == "block"',
-        "return row.state is not State.RETRYING",
-    ),
-    Mutation(
-        "a settled message lets a follower go that stored rows come before",
-        "board.py",
-        "if key in self.keys.stored and (following is None or following.row is None):",
-        "if key in self.keys.stored and following is None:",
-    ),
-    Mutation(
-        "a follower for which there may be no row is forgotten",
-        "ledger.py",
-        "return entry.row is not None and entry.place not in (ASIDE, OPEN, GUARDED)",
-        "return entry.place not in (ASIDE, OPEN, GUARDED)",
-    ),
-    Mutation(
-        "a head's first follower is lost when it leaves memory",
-        "board.py",
-        "            self.keys.rebuild(key, [])\n            self.hold(key)\n",
-        "            self.keys.heads.pop(key, None)\n            self.hold(key)\n",
-    ),
-    Mutation(
-        "a row runs before it is due",
-        "board.py",
-        "return row.due is None or row.due <= now",
-        "return True",
-    ),
-    Mutation(
-        "a row that is due is not awaited",
-        "ledger.py",
-        "                self.look_at(step.move.row.due)\n",
-        "                pass\n",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "a poke is forgotten when an answer comes",
-        "ledger.py",
-        "            self._look_later = min(due, self._look_later)\n",
-        "            pass\n",
-        ("local", "ordered", "routed", "pinned", "crossed"),
-    ),
-    Mutation(
-        "an attempt is not counted",
-        "attempts.py",
-        "attempts, total = row.attempts + more, row.total + more",
-        "attempts, total = row.attempts, row.total",
-        ("local",),
-    ),
-    Mutation(
-        "a message is tried once too often",
-        "retry.py",
-        "if attempts >= self.attempts:",
-        "if attempts > self.attempts:",
-        ("local",),
-    ),
-    Mutation(
-        "a claim is not checked: whoever had it before may settle",
-        "claims.py",
-        "if entry.delivery is not delivery or (",
-        "if entry.delivery is None or (",
-        ("local",),
-    ),
-    Mutation(
-        "a delivery times out while its transaction commits",
-        "claims.py",
-        "(self._overdue if timed[2] in self._committing else found).append(timed[2])",
-        "found.append(timed[2])",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "a transaction settles what a person has changed",
-        "ledger.py",
-        "Move.of(row.position, row, None, required=True)",
-        "Move.of(row.position, row, None)",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "nothing says that a message runs, after an owner vanished",
-        "board.py",
-        "bool(self.guards_left or self.settings.track_all), self.has_rows",
-        "bool(self.settings.track_all), self.has_rows",
-        ("local",),
-    ),
-    Mutation(
-        "what ended its process is not counted",
-        "attempts.py",
-        "more=more, reason=VANISHED",
-        "more=0, reason=VANISHED",
-    ),
-    Mutation(
-        "what ended its process is tried again at once",
-        "lane.py",
-        "row = failed(blamed(loaded.row, now), now, self._board.settings.retry, self._random)",
-        "row = failed(blamed(loaded.row, now), now, self._board.settings.retry, self._random, 0)",
-    ),
-    Mutation(
-        "what only ran when a process vanished is blamed",
-        "lane.py",
-        "            if is_suspect(loaded.row):\n",
-        "            if state.unclean or is_suspect(loaded.row):\n",
-    ),
-    Mutation(
-        "what ended its process is like any other when its time comes",
-        "board.py",
-        "suspect = is_suspect(row) or (",
-        "suspect = (is_suspect(row) and row.state is State.RUNNING) or (",
-    ),
-    Mutation(
-        "a suspect that nobody wants is like any other when somebody does",
-        "router.py",
-        "cleared(row) if group and group.has_room else suspected(row)",
-        "cleared(row)",
-        ROUTED,
-    ),
-    Mutation(
-        "what ran when a process vanished does not run alone",
-        "lane.py",
-        "if self._breaker.stalled or self.suspects:",
-        "if self._breaker.stalled:",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "more than one is tried while stalled",
-        "breaker.py",
-        "return self.probe is None and now >= self.probe_at",
-        "return now >= self.probe_at",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "a success does not end a stall",
-        "ledger.py",
-        "            self._breaker.succeeded()\n",
-        "            pass\n",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "waiting rows have no limit",
-        "ledger.py",
-        "_Allowance(board.settings.max_waiting - self._counts.waiting)",
-        "_Allowance(board.settings.max_waiting)",
-    ),
-    Mutation(
-        "a message that a person skipped is handed out",
-        "board.py",
-        "if row.state is not State.SKIPPED or entry.place in (OPEN, GUARDED):",
-        "if True:",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "a release counts what it interrupts as running still",
-        "lane.py",
-        "            self._end_starts(now)\n",
-        "            pass\n",
-        ("local", "ordered"),
-    ),
-    Mutation(
-        "an unrouted row is not brought back",
-        "router.py",
-        "            self._board.keys.unknown[key] = None\n",
-        "            pass\n",
-        ROUTED,
-    ),
-    Mutation(
-        "a new consumer does not look for what waited for it",
-        "router.py",
-        "                self._fall_behind(group, 0, None)\n",
-        "                pass\n",
-        ROUTED,
-    ),
-    Mutation(
-        "a capacity is one too large",
-        "member.py",
-        "return self.messages >= self.route.capacity or",
-        "return self.messages > self.route.capacity or",
-        ROUTED,
-    ),
-    Mutation(
-        "messages spill over to a lower priority when the higher is full",
-        "routes.py",
-        "return self._index.first(message.properties)",
-        "return next((g for g in sorted(self._groups.values(), key=lambda g: (not g.has_room, -g.priority))"
-        " if g.filter is None or g.filter.matches(message.properties)), None)",
-        ROUTED,
-    ),
-    Mutation(
-        "who came later goes first at equal priority",
-        "routes.py",
-        "arrival=group.members[0].rank",
-        "arrival=tuple(-number for number in group.members[0].rank)",
-        ROUTED,
-    ),
-    Mutation(
-        "what a consumer had when it vanished is not counted",
-        "lane.py",
-        "if delivery.entry.place == OPEN], []",
-        "if delivery.entry.place == GUARDED], []",
-        ROUTED,
-    ),
-    Mutation(
-        "a consumer that vanishes is no failure",
-        "lane.py",
-        "        if tried:\n            self._ledger.count_failure(now)\n",
-        "",
-        ROUTED,
-    ),
-    Mutation(
-        "a consumer's budget is not given back",
-        "claims.py",
-        "            self._routes.closed(delivery)\n",
-        "            pass\n",
-        ROUTED,
-    ),
-    Mutation(
-        "what waits for a pinned member is not looked at when it has room",
-        "pinned.py",
-        "        self._show_head(member)\n        self.wake()\n",
-        "        self.wake()\n",
-        ("pinned",),
-    ),
-    Mutation(
-        "what waits for a full member stays in the way of others when the window is full",
-        "router.py",
-        "self._board.room() <= 0 and self._routes.share()",
-        "False",
-        ("pinned",),
-    ),
-    Mutation(
-        "what is handed over in a full window is not looked at",
-        "pinned.py",
-        "        if moved:\n            self._queue_anew(member)\n",
-        "",
-        ("pinned",),
-    ),
-    Mutation(
-        "what waited for one that leaves is lost",
-        "pinned.py",
-        "        for member in members:\n            self._queue_anew(member)\n",
-        "",
-        ("pinned",),
-    ),
-)
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """An empty folder, which goes with the test: copies are large."""
+    with tempfile.TemporaryDirectory(prefix="milepost-mutation-") as name:
+        yield Path(name)
 
 
 def mutated(mutation: Mutation | None, path: Path) -> Path:
-    """A copy of the package with a mistake in it."""
+    """The package with a copy of dispatch that has a mistake in it."""
     source = path / "src"
-    shutil.copytree(
-        Path(milepost.__file__).parent, source / "milepost", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    package = source / "milepost"
+    package.mkdir(parents=True)
+    for part in PACKAGE.iterdir():
+        if part.name != "dispatch":
+            (package / part.name).symlink_to(part)
+    shutil.copytree(PACKAGE / "dispatch", package / "dispatch")
     if mutation is not None:
-        file = source / "milepost" / "dispatch" / mutation.file
-        text = file.read_text()
-        assert text.count(mutation.original) == 1, (
-            f"{mutation.file} has no longer, or not once:\n{mutation.original}"
-        )
-        file.write_text(text.replace(mutation.original, mutation.mistaken))
+        file = package / "dispatch" / mutation.file
+        file.write_text(mutation.applied(file.read_text()))
     return source
 
 
-def simulated(source: Path, kind: str) -> subprocess.CompletedProcess[str]:
+def simulated(source: Path, kind: str, schedules: int = SCHEDULES) -> subprocess.CompletedProcess[str]:
     """The simulation on a copy of the package."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(TESTS)])}
-    command = [sys.executable, "-m", "dispatch.simulation", "check", kind, "0", str(SCHEDULES)]
+    command = [sys.executable, "-m", "dispatch.simulation", "check", kind, "0", str(schedules)]
     return subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
 
 
+def is_found(done: subprocess.CompletedProcess[str]) -> bool:
+    """Whether something was wrong with a schedule; a copy that does not even run says so elsewhere."""
+    assert done.stderr == ""
+    return done.returncode == 1
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.breaks)
-def test_the_simulation_finds_it_when(mutation: Mutation, tmp_path: Path) -> None:
-    source = mutated(mutation, tmp_path)
-    assert any(simulated(source, kind).returncode for kind in mutation.kinds), "the simulation found nothing wrong"
+def test_it_can_still_be_made(mutation: Mutation) -> None:
+    text = mutation.applied((PACKAGE / "dispatch" / mutation.file).read_text())
+    compile(text, mutation.file, "exec")
 
 
-def test_the_simulation_runs_on_the_copy_and_finds_nothing_in_a_true_one(tmp_path: Path) -> None:
-    source = mutated(None, tmp_path)
+@pytest.mark.parametrize(
+    "mutation", [each for each in MUTATIONS if each.soon], ids=lambda mutation: mutation.breaks
+)
+def test_the_simulation_soon_finds_it_when(mutation: Mutation, folder: Path) -> None:
+    source = mutated(mutation, folder)
+    assert is_found(simulated(source, mutation.kinds[0], FEW)), "the simulation found nothing wrong"
+
+
+@pytest.mark.shard("simulation")
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.breaks)
+def test_the_simulation_finds_it_when(mutation: Mutation, folder: Path) -> None:
+    source = mutated(mutation, folder)
+    assert any(is_found(simulated(source, kind)) for kind in mutation.kinds), "the simulation found nothing wrong"
+
+
+def test_the_simulation_runs_on_the_copy_and_finds_nothing_in_a_true_one(folder: Path) -> None:
+    source = mutated(None, folder)
     environment = {**os.environ, "PYTHONPATH": str(source)}
     command = [sys.executable, "-c", "import milepost; print(milepost.__file__)"]
     where = subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
     assert where.startswith(str(source))
-    found = simulated(source, "ordered")
+    found = simulated(source, "ordered", FEW)
     assert (found.returncode, found.stderr) == (0, ""), found.stdout

@@ -100,7 +100,9 @@ def test_only_where_there_are_consumers() -> None:
         Owner().lane.unread()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize(
+    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.shard("simulation")) for seed in range(12, 60))]
+)
 def test_at_any_moment_nothing_is_lost_and_nothing_comes_twice(seed: int) -> None:
     chance = random.Random(seed)
     ordered = chance.random() < 0.5

@@ -59,6 +59,17 @@ async def test_an_append_between_the_two_halves_of_a_sample(mp: Milepost, other:
     assert await positions(mp) == [1, 2, 3]
 
 
+async def test_an_append_after_both_halves_of_a_sample(mp: Milepost, other: Connection) -> None:
+    """Were the transactions looked for first, and then how far the sequence is, it would count as final."""
+    await mp.append("a-1", M)
+    await mp.log.horizon.sample()
+    after_statement(mp.log.horizon, "pg_locks", lambda: mp.append("a-2", M, connection=other))
+    await mp.log.horizon.sample()
+    assert mp.log.horizon.position == 1
+    await other.commit()
+    assert await mp.head() == 2
+
+
 async def test_a_commit_between_the_two_halves_of_a_sample(mp: Milepost, other: Connection) -> None:
     await mp.log.horizon.sample()
     await mp.append("a-1", M, connection=other)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
+from uuid import uuid4
 
 import msgspec
 import psycopg
@@ -411,6 +412,33 @@ class TestRetrying:
             "select extract(epoch from {}.moment(%(seconds)s::float8) - {}.clock())::float8", seconds=seconds
         )
         assert found == pytest.approx(expected, rel=0.02, abs=1)
+
+
+@pytest.mark.parametrize("ordered_by", [None, "stream"])
+async def test_a_claim_that_is_another_s_settles_nothing(table: Table, ordered_by: str | None) -> None:
+    await table.create(ordered_by=ordered_by)
+    reply = await table.convert(["a"])
+    other = msgspec.structs.replace(reply, claim=uuid4().hex)
+    assert await table.settle(other, [1]) == set()
+    assert [state for state, _ in (await table.rows()).values()] == ["running"]
+    assert len(await table.settle(reply, [1])) == 1
+    assert await table.rows() == {}
+
+
+async def test_who_asks_again_is_told_what_was_refused(table: Table) -> None:
+    await table.create()
+    reply = await table.convert([None, None])
+    settlements = [
+        Settlement(Claim(reply.id, 1, reply.claim), "ack"),
+        Settlement(Claim(reply.id, 2, uuid4().hex), "ack"),
+    ]
+    request = uuid4()
+    first, second = [await table.pulling.settle(table.keeper.database, settlements, id=request) for _ in range(2)]
+    assert first is not None
+    assert second is not None
+    assert (first.again, second.again) == (False, True)
+    assert first.held == second.held
+    assert len(first.held) == 1
 
 
 async def test_what_is_not_for_pulling(table: Table) -> None:

@@ -1,6 +1,7 @@
 """`python -m dispatch.simulation find KIND FIRST LAST` looks for schedules that fail, with these seeds.
 
-`find` makes the first one small, `check` only says what is wrong with it, `trace` prints all that came out.
+`find` makes the first one small, `check` only says what is wrong with it, `trace` prints all that came out;
+of several kinds, if commas are between them.
 """
 
 import sys
@@ -12,7 +13,7 @@ def main(command: str, kind: str, first: str, last: str) -> int:
     """Prints what a command has to say; 1 if something is wrong."""
     seeds = range(int(first), int(last))
     if command == "trace":
-        sys.stdout.write(traced(kind, seeds))
+        sys.stdout.writelines(traced(each, seeds) for each in kind.split(","))
         return 0
     found = found_by(kind, seeds) if command == "find" else wrong_with(kind, seeds)
     sys.stdout.write(found or "")

@@ -1,0 +1,83 @@
+"""What keeps foreign text and foreign pages out, without a browser and without a process."""
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from milepost import Milepost, NewMessage
+from milepost.console import Console
+from milepost.server import create_app
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
+from support import MakeMilepost
+
+HOSTILE = "<script>document.title='hacked'</script>\"'&"
+
+
+@pytest.fixture
+async def mp(make_mp: MakeMilepost) -> AsyncIterator[Milepost]:
+    async with make_mp() as mp:
+        yield mp
+
+
+@pytest.fixture
+async def browser(mp: Milepost) -> AsyncIterator[httpx.AsyncClient]:
+    """What only keeps cookies and knows no scripts, before a server that asks for a token."""
+    transport = httpx.ASGITransport(create_app(mp, pages=Console))
+    async with httpx.AsyncClient(transport=transport, base_url="https://milepost.example") as browser:
+        browser.headers["accept"] = "text/html"
+        yield browser
+
+
+@pytest.fixture
+async def secret(mp: Milepost) -> str:
+    return await Tokens(mp.log.database, mp.settings["schema"].value).make("ada", [Role.READ])
+
+
+async def csrf_of(browser: httpx.AsyncClient) -> str:
+    form = await browser.get("/console/login")
+    return form.text.split('name="csrf" value="')[1].split('"')[0]
+
+
+async def log_in(browser: httpx.AsyncClient, secret: str, **fields: str) -> httpx.Response:
+    return await browser.post("/console/login", data={"csrf": await csrf_of(browser), "token": secret, **fields})
+
+
+async def test_foreign_text_is_only_text(browser: httpx.AsyncClient, mp: Milepost, secret: str) -> None:
+    message = NewMessage(HOSTILE, {"text": HOSTILE}, properties={"p": HOSTILE}, metadata={"m": HOSTILE})
+    position = (await mp.append(f"a-{HOSTILE}", message)).position
+    await log_in(browser, secret)
+    for path in ("log", f"log/{position}"):
+        answer = await browser.get(f"/console/{path}")
+        assert answer.status_code == 200
+        assert "&lt;script&gt;" in answer.text
+        assert "<script>document" not in answer.text
+
+
+async def test_a_form_brings_the_token_of_its_page(browser: httpx.AsyncClient, secret: str) -> None:
+    csrf = await csrf_of(browser)
+    for wrong in ("", csrf[:-2], f"{csrf}x"):
+        answer = await browser.post("/console/login", data={"token": secret, "csrf": wrong})
+        assert answer.status_code == 403, wrong
+    assert "milepost_session" not in browser.cookies
+    assert (await log_in(browser, secret)).status_code == 303
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}],
+    ids=["origin", "null", "site"],
+)
+async def test_a_form_of_another_site_is_refused(
+    browser: httpx.AsyncClient, secret: str, headers: dict[str, str]
+) -> None:
+    data = {"csrf": await csrf_of(browser), "token": secret}
+    assert (await browser.post("/console/login", data=data, headers=headers)).status_code == 403
+
+
+async def test_logging_in_leads_to_no_other_site(browser: httpx.AsyncClient, secret: str) -> None:
+    for goal in ("//evil.example", "https://evil.example/console", "/console\\@evil.example", "/consolation"):
+        assert (await log_in(browser, secret, next=goal)).headers["location"] == "/console", goal
+        browser.cookies.clear()
+    assert (await log_in(browser, secret, next="/console/log?q=a")).headers["location"] == "/console/log?q=a"

@@ -1,0 +1,20 @@
+"""A stretch of the log in memory."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from milepost.log.message import Message
+from milepost.log.segment import Segment
+
+SEGMENT = Segment(0, 10, [cast(Message[Any], SimpleNamespace(position=position)) for position in (3, 5, 7)])
+
+
+@pytest.mark.parametrize(
+    ("end", "high", "positions"), [(None, 10, [3, 5, 7]), (10, 10, [3, 5, 7]), (5, 5, [3, 5]), (4, 4, [3])]
+)
+def test_nothing_is_beyond_its_end(end: int | None, high: int, positions: list[int]) -> None:
+    cut = SEGMENT.up_to(end)
+    assert (cut.low, cut.high) == (0, high)
+    assert [message.position for message in cut.messages] == positions

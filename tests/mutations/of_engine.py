@@ -1,0 +1,127 @@
+"""Mistakes in the filter and in the engine."""
+
+from mutations.mutation import Mutation
+
+ENGINE = (
+    Mutation(
+        "a replay marks what had not been handled as repeated too",
+        "engine/repeats.py",
+        "        return self._was_passed(message) and self._was_selected(message)",
+        "        return self._was_passed(message)",
+        ("engine/test_control.py::TestReplay::test_what_a_filter_of_before_did_not_select_had_not_been_handled",),
+    ),
+    Mutation(
+        "what failed is parked at once",
+        "engine/settling.py",
+        "        if self._gives_up(delivery, error) or isinstance(error, CannotAppend):",
+        "        if not self._gives_up(delivery, error) or isinstance(error, CannotAppend):",
+        ("engine/test_running.py::test_a_failed_message_is_tried_again_and_then_parked_with_its_error",),
+    ),
+    Mutation(
+        "of a batch that names what failed all are done",
+        "engine/settling.py",
+        "self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds, together)",
+        "self.settle_one(owned, delivery, None, seconds, together)",
+        ("engine/test_running.py::test_a_batch_says_which_of_it_failed",),
+    ),
+    Mutation(
+        "what a failed handler wrote stays",
+        "engine/exactly_once.py",
+        'UNDO = b"rollback to savepoint milepost"',
+        'UNDO = b"release savepoint milepost; savepoint milepost"',
+        ("engine/test_exactly_once.py::test_what_a_failing_handler_wrote_is_undone_and_its_neighbours_stay",),
+    ),
+    Mutation(
+        "what a failed handler wanted to append is appended",
+        "engine/exactly_once.py",
+        "                appends.cut(kept)\n",
+        "",
+        (
+            "engine/test_exactly_once.py::test_an_append_that_is_refused_parks_its_message_also_where_that_is_hidden",
+        ),
+    ),
+    Mutation(
+        "progress is written outside of the handler's transaction",
+        "engine/exactly_once.py",
+        "            connection=connection,\n        )",
+        "        )",
+        ("engine/test_exactly_once.py::test_what_a_handler_writes_is_in_the_transaction_of_its_progress",),
+    ),
+    Mutation(
+        "a transaction that lost a race counts as a failed attempt",
+        "engine/exactly_once.py",
+        "NOBODYS = (*AGAIN, asyncio.CancelledError, *FATAL)",
+        "NOBODYS = (asyncio.CancelledError, *FATAL)",
+        ("engine/test_exactly_once.py::test_a_lost_race_is_no_attempt",),
+    ),
+    Mutation(
+        "a heart stops at the first beat that fails",
+        "engine/heart.py",
+        "                pause = min(LOOK, beats)\n",
+        "                return\n",
+        ("engine/test_heart.py::test_a_heart_goes_on_after_a_beat_that_failed",),
+    ),
+    Mutation(
+        "a subscription that is paused goes on reading",
+        "engine/control.py",
+        '        await self._control.set_status(self._standing.id, "paused")\n',
+        '        await self._control.set_status(self._standing.id, "running")\n',
+        ("engine/test_control.py::TestPause::test_paused_stays_paused_over_restarts",),
+    ),
+    Mutation(
+        "a handler gets messages of another handler's types in its batch",
+        "engine/runner.py",
+        "        if self._several_handlers and given:\n",
+        "        if not self._several_handlers and given:\n",
+        ("engine/test_running.py::test_a_batch_is_of_one_handler",),
+    ),
+    Mutation(
+        "a payload that cannot be decoded is tried again",
+        "engine/settling.py",
+        "            case Park() | Undecodable():",
+        "            case Park():",
+        ("engine/test_running.py::test_a_payload_that_does_not_fit_is_parked_and_holds_its_key_at_most",),
+    ),
+    Mutation(
+        "a trace calls a message done that its filter rejected",
+        "engine/trace/way.py",
+        "        return replace(found, state=verdict.state, why=verdict.why, parts=verdict.parts)",
+        "        return found",
+        ("engine/test_trace.py::test_the_filter_that_was_in_force_then_decides",),
+    ),
+    Mutation(
+        "whoever waits for an append is let go when a part of it is handled",
+        "engine/caught_up.py",
+        "            if not messages and not missing:",
+        "            if not missing:",
+        ("engine/test_caught_up.py::test_the_time_passes_and_it_says_what_it_waits_for",),
+    ),
+    Mutation(
+        "a division rounds down instead of towards zero",
+        "filter/compiler.py",
+        '    "/": "{0} // {1} if ({0} >= 0) == ({1} > 0) else -(-{0} // {1})",',
+        '    "/": "{0} // {1}",',
+        ("filter/test_conformance.py::test_case",),
+    ),
+    Mutation(
+        "a filter that goes to the database leaves out what it should not",
+        "filter/pushdown.py",
+        'return _joined("||" if node.decisive is wanted else "&&", conditions)',
+        'return _joined("||" if node.decisive else "&&", conditions)',
+        ("filter/test_pushdown.py::test_a_filter_and_its_condition",),
+    ),
+    Mutation(
+        "true is the integer one",
+        "filter/index.py",
+        "            bucket = table.get((type(value), value))",
+        "            bucket = table.get((int if isinstance(value, bool) else type(value), value))",
+        ("filter/test_index.py::test_true_is_not_one",),
+    ),
+    Mutation(
+        "the lowest priority comes first",
+        "filter/index.py",
+        "        rank = (-priority, (",
+        "        rank = (priority, (",
+        ("filter/test_index.py::test_the_priority_decides_then_who_came_first",),
+    ),
+)
