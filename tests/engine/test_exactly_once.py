@@ -162,6 +162,7 @@ async def test_a_lost_race_is_no_attempt(mp: Milepost) -> None:
     assert report["races"].handled == 1
 
 
+@pytest.mark.shard("faults")
 async def test_many_who_write_the_same_rows_do_not_stand_in_each_other_s_way_for_long(mp: Milepost) -> None:
     """Each transaction of several messages takes two rows, in an order of its own."""
     await mp.log.database.execute(qualified("create table {}.sums (id bigint primary key, n bigint)", mp), {})

@@ -79,6 +79,7 @@ def is_in_order(versions: list[int]) -> bool:
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("faults")
 async def test_killed_workers_lose_nothing_and_keep_the_order(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:

@@ -62,6 +62,7 @@ def crew(database_url: str, schema: str, tmp_path: Path) -> Iterator[Callable[[i
             one.kill(member)
 
 
+@pytest.mark.shard("faults")
 async def test_killed_processes_lose_nothing_and_the_order_stays(
     mp: Milepost, crew: Callable[[int], Crew]
 ) -> None:

@@ -16,9 +16,10 @@ from support import qualified
 
 PROGRAM = Path(__file__).with_name("stuck.py")
 PATIENT = Path(__file__).with_name("waits.py")
+MORE = pytest.mark.shard("faults")
 
 
-@pytest.mark.parametrize("kind", ["plain", "blocked", "insists"])
+@pytest.mark.parametrize("kind", ["plain", *(pytest.param(kind, marks=MORE) for kind in ("blocked", "insists"))])
 async def test_a_handler_that_never_ends_ends_the_process(
     mp: Milepost, database_url: str, schema: str, kind: str
 ) -> None:

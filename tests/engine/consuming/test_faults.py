@@ -85,6 +85,7 @@ async def test_cut_connections_lose_nothing_and_keep_the_order(
 
 
 @pytest.mark.timeout(100)
+@pytest.mark.shard("faults")
 async def test_writes_whose_answer_is_lost(mp: Milepost, proxy: Proxy, make_mp: MakeMilepost) -> None:
     """What is stored is read again, never assumed: what was parked stays parked, once."""
     await mp.create_subscription("shipping", lease=2)
@@ -122,6 +123,7 @@ async def _lag(mp: Milepost, positions: int) -> bool:
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
 @pytest.mark.timeout(100)
+@pytest.mark.shard("faults")
 async def test_postgresql_is_restarted(own_server: Server, mode: str) -> None:
     async with Milepost(own_server.url()) as mp:
         await mp.create_subscription("shipping", retry=Retry(delay=0.05, jitter=0))
@@ -191,6 +193,7 @@ async def test_killed_while_they_hold_deliveries_and_others_take_over(mp: Milepo
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("large")
 async def test_memory_does_not_grow_with_the_backlog(mp: Milepost, start: Start) -> None:
     """A consumer that stands still is behind by a hundred thousand: its process has what it may have open."""
     await mp.create_subscription("shipping", timeout=3600)

@@ -12,6 +12,7 @@ from support import MakeMilepost, qualified
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("large")
 async def test_a_thousand_consumers_in_one_process(mp: Milepost) -> None:
     """Each gets its own, exactly once; what is nobody's waits."""
     await mp.create_subscription("shipping", category="order")
@@ -39,6 +40,7 @@ async def _unrouted(mp: Milepost, count: int) -> bool:
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("large")
 async def test_a_thousand_equal_ones_share_evenly(mp: Milepost) -> None:
     await mp.create_subscription("shipping")
     async with AsyncExitStack() as stack:

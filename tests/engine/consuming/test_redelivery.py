@@ -109,6 +109,7 @@ async def _crash_until(
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("faults")
 async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are_not(
     mp: Milepost, start: Start
 ) -> None:
@@ -153,6 +154,7 @@ async def _is_retrying_after(mp: Milepost, attempts: int) -> bool:
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("faults")
 async def test_a_message_that_kills_its_process_is_found_though_its_consumer_comes_late(
     mp: Milepost, start: Start
 ) -> None:

@@ -81,6 +81,7 @@ async def test_as_long_as_the_owner_has_a_consumer_it_stays_the_owner(mp: Milepo
             assert standby.standby
 
 
+@pytest.mark.shard("faults")
 async def test_many_processes_come_and_go_and_one_owns_it(mp: Milepost, make_mp: MakeMilepost) -> None:
     await mp.create_subscription("shipping")
     seen: list[int] = []
@@ -151,6 +152,7 @@ class TestProcesses:
         assert set(second.attempts.values()) == {1}
         await until(lambda: _has_passed(mp))
 
+    @pytest.mark.shard("faults")
     async def test_disjoint_filters(self, mp: Milepost, start: Start) -> None:
         await mp.create_subscription("shipping", lease=5)
         low = start(where="n < 50")
@@ -162,6 +164,7 @@ class TestProcesses:
         low.kill()
         assert sorted(await high.until_got(50)) == list(range(51, 101))
 
+    @pytest.mark.shard("faults")
     async def test_killed_again_and_again_nothing_is_lost(self, mp: Milepost, start: Start) -> None:
         await mp.create_subscription("shipping", lease=1)
         for turn in range(5):

@@ -16,6 +16,7 @@ PATIENCE = 5.0
 
 
 @pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
+@pytest.mark.shard("deploys")
 async def test_the_older_one_waits_and_they_do_not_take_turns(
     mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored]
 ) -> None:
@@ -57,6 +58,7 @@ async def test_who_waits_can_be_seen(mp: Milepost, deploy: Deploy, load: Load) -
     assert [worker.split("-")[-2] for worker in info.outdated] == [str(deploy.processes[0].pid)]
 
 
+@pytest.mark.shard("deploys")
 async def test_what_code_declares_is_changed_there_and_what_operators_limit_outlives_it(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:

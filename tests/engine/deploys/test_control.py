@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import by_stream, disorders, repeated
@@ -9,6 +11,8 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from milepost import Milepost
 from patience import within
+
+pytestmark = pytest.mark.shard("deploys")
 
 V1 = Version(label="v1")
 

@@ -9,6 +9,7 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from milepost import Milepost, NewMessage
 
+DEPLOYS = pytest.mark.shard("deploys")
 V1 = Version(label="v1")
 ORDER: dict[str, Key] = {"stream": by_stream, "property": by_key, "function 1": by_key, "function 2": by_key}
 
@@ -25,7 +26,12 @@ def check_order(record: Record, **orders: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("stream", "property"), ("function 1", "function 2"), ("function 1", "stream"), ("property", "stream")],
+    [
+        ("stream", "property"),
+        pytest.param("function 1", "function 2", marks=DEPLOYS),
+        pytest.param("function 1", "stream", marks=DEPLOYS),
+        pytest.param("property", "stream", marks=DEPLOYS),
+    ],
 )
 async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, before: str, after: str) -> None:
     old, new = V1.but("v1", orders=before), V1.but("v2", orders=after)
@@ -56,6 +62,7 @@ async def left_behind(deploy: Deploy, load: Load, version: Version) -> None:
     assert await process.stop() == 0
 
 
+@pytest.mark.shard("deploys")
 async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
@@ -108,7 +115,7 @@ async def written(stored: Stored) -> list[int]:
 
 
 @pytest.mark.usefixtures("effects")
-@pytest.mark.parametrize("way", ["old program", "move"])
+@pytest.mark.parametrize("way", [pytest.param("old program", marks=DEPLOYS), "move"])
 async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_once(
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored, way: str
 ) -> None:

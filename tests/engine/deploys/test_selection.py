@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import Record, by_stream, disorders, overlaps
@@ -127,6 +129,7 @@ async def until_parked(stored: Stored, position: int) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.shard("deploys")
 async def test_a_subscription_that_no_program_has_any_more_waits_for_one(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:

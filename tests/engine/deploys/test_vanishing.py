@@ -11,6 +11,7 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from patience import within
 
+DEPLOYS = pytest.mark.shard("deploys")
 V1 = Version(label="v1")
 
 LONG = 5.0
@@ -37,8 +38,8 @@ async def in_the_middle(
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
-@pytest.mark.parametrize("phase", ["let go", "brought"])
+@pytest.mark.parametrize("kept", ["rows", pytest.param("advisory", marks=DEPLOYS)], indirect=True)
+@pytest.mark.parametrize("phase", ["let go", pytest.param("brought", marks=DEPLOYS)])
 async def test_the_old_program_vanishes(
     deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
 ) -> None:
@@ -62,6 +63,7 @@ async def test_the_old_program_vanishes(
 
 
 @pytest.mark.parametrize("phase", ["let go", "brought"])
+@pytest.mark.shard("deploys")
 async def test_the_new_program_vanishes_and_the_old_one_goes_on(
     deploy: Deploy, load: Load, stored: Stored, phase: str
 ) -> None:
@@ -76,6 +78,7 @@ async def test_the_new_program_vanishes_and_the_old_one_goes_on(
     assert disorders(deploy.record.handled(), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_two_new_processes_at_once(deploy: Deploy, load: Load, stored: Stored) -> None:
     new = V1.but("v2", orders="property", lanes=6)
     async with load.going_on():
@@ -91,6 +94,7 @@ async def test_two_new_processes_at_once(deploy: Deploy, load: Load, stored: Sto
     assert max(deploy.record.positions("v1")) < min(deploy.record.positions("v2"))
 
 
+@pytest.mark.shard("deploys")
 async def test_two_different_new_programs_at_once(deploy: Deploy, load: Load, stored: Stored) -> None:
     """One after the other; which is the last does not matter, and the others wait."""
     deploy.start(V1)

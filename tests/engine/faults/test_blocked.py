@@ -10,7 +10,7 @@ from milepost import Milepost, NewMessage
 LEASE = 5.0
 
 
-@pytest.mark.parametrize("kind", ["lines", "plain"])
+@pytest.mark.parametrize("kind", ["lines", pytest.param("plain", marks=pytest.mark.shard("faults"))])
 @pytest.mark.timeout(100)
 async def test_a_blocked_process_keeps_its_lanes(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path, kind: str

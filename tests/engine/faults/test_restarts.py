@@ -39,7 +39,7 @@ async def until_back(mp: Milepost) -> None:
                 return
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.shard("faults")), "immediate"])
 @pytest.mark.timeout(100)
 async def test_a_worker_outlives_a_restart_of_the_server(server: Server, mode: str, tmp_path: Path) -> None:
     async with Milepost(server.url()) as mp:
@@ -129,7 +129,7 @@ async def pull(mp: Milepost) -> Pulled:
                 return await mp.pull("jobs")
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.shard("faults")), "immediate"])
 @pytest.mark.timeout(60)
 async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) -> None:
     async with Milepost(server.url()) as mp:
@@ -146,6 +146,7 @@ async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.shard("faults")
 async def test_also_when_only_the_log_was_restarted(
     server: Server, mode: str, database_url: str, schema: str
 ) -> None:
@@ -162,6 +163,7 @@ async def test_also_when_only_the_log_was_restarted(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.shard("faults")
 async def test_a_claim_that_a_crash_undoes_is_made_again(server: Server) -> None:
     """A pull does not wait for the disk. Nothing is lost with it; what was pulled cannot be settled any more."""
     async with Milepost(server.url()) as mp:

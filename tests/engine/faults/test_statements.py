@@ -11,6 +11,8 @@ from engine.faults.talk import statements
 from milepost import Message, Milepost, NewMessage, Transaction
 from servers import Server
 
+pytestmark = pytest.mark.shard("large")
+
 COUNT = 2000
 
 

@@ -57,6 +57,7 @@ async def test_a_process_stopped_beyond_its_lease_does_no_harm(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.shard("faults")
 async def test_a_process_stopped_in_the_middle_of_a_commit_is_replaced(
     mp: Milepost, proxy: Proxy, database_url: str, schema: str, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ async def test_a_process_stopped_in_the_middle_of_a_commit_is_replaced(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.shard("faults")
 async def test_what_a_stopped_process_has_locked_harms_no_message(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
