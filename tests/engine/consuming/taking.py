@@ -46,7 +46,7 @@ async def is_dry(consumer: Consumer) -> bool:
 
 
 async def has_looked(consumer: Consumer) -> None:
-    """Waits until a consumer's process has read the log and its rows, if it has the lane, and handed out what it can."""
+    """Waits until a consumer's process has read what there is for it, and has handed out what it can."""
     desk = consumer.desk
     await until(lambda: _has_read(desk))
     # A second time for what the first has brought.
@@ -77,6 +77,13 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
             if found if isinstance(found, bool) else await found:
                 return
             await asyncio.sleep(0.005)
+
+
+def pass_time(consumer: Consumer, seconds: float) -> None:
+    """Moves the time by which a consumer's process takes back what is late, up to its next write."""
+    desk = consumer.desk
+    desk._clock.set(desk._clock.now() + seconds)
+    desk.handing.wake()
 
 
 class Taker:

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from engine.consuming.processes import Process, Start
-from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
+from engine.consuming.taking import PATIENCE, ack, is_dry, orders, pass_time, take, taking, until
+from engine.vanished import expire
 from milepost import Milepost, NewMessage, Retry
 from milepost.dispatch import Lane
 from milepost.testing import MilepostDB
@@ -63,14 +63,15 @@ class TestTimeOut:
         await orders(mp, 4)
         async with mp.consumer("shipping") as slow:
             await until(lambda: slow.in_flight == 4)
-            ends = []
+            # All were handed to it at once, longer ago than goes unnoticed.
+            handed = {each.position: each.claim.deadline or 0 for each in slow._arrived}
+            for delivery in slow._arrived:
+                delivery.since -= 2
             for _ in range(4):
+                pass_time(slow, 2)
                 [delivery] = await take(slow, 1)
-                ends.append(delivery.claim.deadline or 0)
-                # All were handed to it at once.
-                await asyncio.sleep(1.1)
+                assert (delivery.claim.deadline or 0) > handed[delivery.position] + 1
                 await delivery.ack()
-        assert all(later - earlier > 1 for earlier, later in pairwise(ends))
 
 
 async def _parked(mp: Milepost, count: int) -> bool:
@@ -95,13 +96,14 @@ async def test_a_lost_consumer_is_an_attempt(mp: Milepost) -> None:
 
 
 async def _crash_until(
-    condition: Callable[[], Awaitable[bool]], start: Start, how: str = "die", where: str = ""
+    mp: Milepost, condition: Callable[[], Awaitable[bool]], start: Start, how: str = "die", where: str = ""
 ) -> tuple[Process, int]:
     """Starts a process each time that one has ended, until something holds; the last one, and how many ended."""
     crashes, process = 0, start(how, where)
     async with asyncio.timeout(100):
         while not await condition():
             if process.is_over:
+                await expire(mp, process.pid)
                 crashes += 1
                 process = start(how, where)
             await asyncio.sleep(0.02)
@@ -116,10 +118,10 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
     """The first crash tells nothing: nobody had written down what ran. From the second on that is known, and each
     of them is tried alone: then a crash has one cause, and both were attempts of that message.
     """
-    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=0.05), lease=2)
+    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=0.05), lease=60)
     for n in range(10):
         await mp.append(f"order-{n}", NewMessage("deadly" if n == 5 else "placed"))
-    _, crashes = await _crash_until(lambda: _parked(mp, 1), start)
+    _, crashes = await _crash_until(mp, lambda: _parked(mp, 1), start)
     await until(lambda: start.got() == set(range(1, 11)) - {6})
     [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
     assert (parked.position, parked.attempts, parked.reason) == (6, 3, "its process vanished")
@@ -130,9 +132,9 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
 
 @pytest.mark.timeout(110)
 async def test_a_message_that_kills_its_process_goes_through_the_back_off(mp: Milepost, start: Start) -> None:
-    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=100, jitter=0), lease=1)
+    await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=100, jitter=0), lease=60)
     await mp.append("order-1", [NewMessage("deadly"), NewMessage("placed")])
-    process, _ = await _crash_until(lambda: _is_retrying(mp), start)
+    process, _ = await _crash_until(mp, lambda: _is_retrying(mp), start)
     [row] = [each async for each in mp.manage("shipping").deliveries(state="retrying")]
     assert (row.position, row.attempts, row.reason) == (1, 2, "its process vanished")
     assert row.due is not None
@@ -144,7 +146,7 @@ async def test_a_message_that_kills_its_process_goes_through_the_back_off(mp: Mi
     await process.terminate()
     # A person may not want to wait: it is alone again, and is counted anew.
     await mp.manage("shipping").retry([1])
-    _, crashes = await _crash_until(lambda: _is_retrying_after(mp, attempts=1), start)
+    _, crashes = await _crash_until(mp, lambda: _is_retrying_after(mp, attempts=1), start)
     assert crashes == 1
 
 
@@ -159,10 +161,10 @@ async def test_a_message_that_kills_its_process_is_found_though_its_consumer_com
     mp: Milepost, start: Start
 ) -> None:
     """Each process has a consumer first that does not want it: it is set aside, and under suspicion still."""
-    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05), lease=1)
+    await mp.create_subscription("shipping", retry=Retry(attempts=2, delay=0.05), lease=60)
     for n in range(4):
         await mp.append(f"order-{n}", NewMessage("deadly" if n == 1 else "placed"))
-    _, crashes = await _crash_until(lambda: _parked(mp, 1), start, "die late", "exists(Nothing)")
+    _, crashes = await _crash_until(mp, lambda: _parked(mp, 1), start, "die late", "exists(Nothing)")
     [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
     assert (parked.position, crashes) == (2, 3)
 
@@ -197,7 +199,7 @@ async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
 ) -> None:
     """It is written down first that they run: while they wait for that, another may come to be under suspicion."""
     for name in ("shipping", "billing"):
-        await mp.create_subscription(name, lease=1)
+        await mp.create_subscription(name, lease=60)
     async with mp.consumer("shipping", capacity=1) as first:
         await until(lambda: first.desk.owned is not None)
         owned = first.desk.owned
@@ -207,6 +209,7 @@ async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
         gone = start("hold", name="billing")
         await gone.until_got(1)
         gone.kill()
+        await expire(mp, gone.pid)
         suspects: list[Any] = []
         monkeypatch.setattr(Lane, "suspects", property(lambda lane: lane in suspects))
         async with mp.consumer("billing") as second:
