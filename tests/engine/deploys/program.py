@@ -71,10 +71,11 @@ class Handling:
     async def handle(self, message: Message[Any], context: Context) -> None:
         with self._record.entry(self._version.label, message, context.attempt, replay=context.replay):
             wish: Wish = message.data
-            await asyncio.sleep(self._version.takes if wish.takes is None else wish.takes)
-            if self._version.fails and wish.parks:
+            obeys = self._version.fails
+            await asyncio.sleep(wish.takes if obeys and wish.takes is not None else self._version.takes)
+            if obeys and wish.parks:
                 raise Park("as asked for")
-            if self._version.fails and context.attempt <= wish.fails:
+            if obeys and context.attempt <= wish.fails:
                 raise Trouble("as asked for")
 
     async def write(self, message: Message[Any], context: Context, tx: Transaction) -> None:
@@ -150,7 +151,7 @@ def main(url: str, schema: str, folder: str, given: str) -> None:
         def handle_other(message: Message[Any]) -> None:
             Path(folder, f"other-{message.position}").touch()
 
-    asyncio.run(mp.run(grace=10))
+    asyncio.run(mp.run(grace=version.grace))
 
 
 if __name__ == "__main__":

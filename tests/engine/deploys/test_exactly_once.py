@@ -37,9 +37,9 @@ async def test_each_message_takes_effect_once(
     async with load.going_on(pause=0.02):
         deploy.start(old)
         deploy.start(old)
-        await deploy.until_handled(old, 60)
+        await deploy.until_handled(old, 20)
         deploy.start(new)
-        await deploy.until_handled(new, 100)
+        await deploy.until_handled(new, 30)
     async with within(40, lambda: written(stored)):
         while set(await written(stored)) < load.positions:
             await asyncio.sleep(0.05)

@@ -21,10 +21,10 @@ async def test_a_rename_goes_on_where_it_was_while_old_processes_run(
 ) -> None:
     async with load.going_on():
         old = deploy.start(V1)
-        await deploy.until_handled(V1, 50)
+        await deploy.until_handled(V1, 20)
         new = deploy.start(V2)
         # Both share the work: nothing else has changed.
-        await deploy.until_handled(V2, 50)
+        await deploy.until_handled(V2, 20)
         await new.until_said("purchases: it was named orders and is now purchases, and goes on where it was")
         assert await names(mp) == ["purchases"]
         assert await old.stop() == 0

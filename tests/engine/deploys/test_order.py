@@ -38,9 +38,9 @@ async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, befor
     async with load.going_on():
         deploy.start(old)
         deploy.start(old)
-        await deploy.until_handled(old, 60)
+        await deploy.until_handled(old, 30)
         process = deploy.start(new)
-        await deploy.until_handled(new, 100)
+        await deploy.until_handled(new, 30)
     await deploy.until_all(load.positions)
     assert repeated(deploy.record.positions()) == []
     check_order(deploy.record, v1=before, v2=after)
@@ -55,18 +55,19 @@ async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, befor
 
 async def left_behind(deploy: Deploy, load: Load, version: Version) -> None:
     """A program has ended in good order, in the middle of its work, with lanes at different positions."""
-    await load.append(200, key=0)
-    await load.append(400)
-    process = deploy.start(version)
-    await deploy.until_handled(version, 150)
+    await load.append(30, key=0)
+    await load.append(key=0, takes=3600)
+    await load.append(30, key=0)
+    await load.append(120)
+    process = deploy.start(version.but(version.label, grace=0.1))
+    await deploy.until_handled(version, 60)
     assert await process.stop() == 0
 
 
-@pytest.mark.shard("deploys")
 async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
-    old, new = V1.but("v1", orders="property", window=50), V1.but("v2")
+    old, new = V1.but("v1", orders="property", window=50), V1.but("v2", fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said("orders: order changed from property key to stream, from position")
@@ -85,7 +86,8 @@ async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
 async def test_an_order_that_nobody_knows_begins_where_the_lowest_lane_was(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
-    old, new = V1.but("v1", orders="function 1", window=50), V1.but("v2", orders="function 2")
+    old = V1.but("v1", orders="function 1", window=50)
+    new = V1.but("v2", orders="function 2", fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said("orders: order changed from a function, version 1 to a function, version 2, from")
@@ -120,7 +122,7 @@ async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_onc
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored, way: str
 ) -> None:
     old = V1.but("v1", orders="function 1", exactly_once=True, window=50)
-    new = old.but("v2", orders="function 2", other=True)
+    new = old.but("v2", orders="function 2", other=True, fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said(REFUSED)
@@ -135,7 +137,7 @@ async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_onc
         await deploy.until(lambda: last in deploy.record.positions("v2"))
         assert min(deploy.record.positions("v2")) > goal
     else:
-        deploy.start(old.but("v1b"))
+        deploy.start(old.but("v1b", fails=False))
         await deploy.until_all(load.positions)
         await process.until_said("orders: order changed from a function, version 1 to a function, version 2")
         assert sorted(await written(stored)) == sorted(load.positions)

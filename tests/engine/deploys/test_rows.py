@@ -20,7 +20,7 @@ async def parked_one(deploy: Deploy, load: Load, stored: Stored, version: Versio
     """The position of a message that a version has parked, with others of its stream behind it."""
     await load.append(20)
     position = await load.append(parks=True)
-    await load.append(200)
+    await load.append(60)
     stream = load.messages[position][0]
     behind = {at for at, (of, _) in load.messages.items() if of == stream and at > position}
     deploy.start(version)

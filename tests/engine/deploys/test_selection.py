@@ -46,9 +46,9 @@ async def test_a_changed_filter_holds_from_one_position_on(
     old, new = first.but("v1", where="n % 2 == 0"), first.but("v2", where="n % 3 == 0")
     async with load.going_on():
         before = deploy.start(old)
-        await deploy.until_handled(old, 50)
+        await deploy.until_handled(old, 20)
         after = deploy.start(new)
-        await deploy.until_handled(new, 50)
+        await deploy.until_handled(new, 20)
     _, definition = await stored.definitions()
     by_old, by_new = await decided(
         mp, definition, lambda m: m.properties["n"] % 2 == 0, lambda m: m.properties["n"] % 3 == 0
@@ -73,8 +73,8 @@ async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
 ) -> None:
     old, new = V1.but("v1", types=("a",)), V1.but("v2", types=("a", "b"))
     deploy.start(old)
-    await load.append(50)
-    await deploy.until_handled(old, 50)
+    await load.append(20)
+    await deploy.until_handled(old, 20)
     after = deploy.start(new)
     await mixed(load, lambda: "orders: types changed" in after.said)
     _, definition = await stored.definitions()
@@ -89,7 +89,7 @@ async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
 
 async def mixed(load: Load, is_over: Callable[[], bool]) -> None:
     """Both types, until something has happened and for a while after it."""
-    left = 100
+    left = 20
     async with asyncio.timeout(60):
         while left:
             left -= is_over()

@@ -9,6 +9,8 @@ from engine.deploys.load import Load
 from engine.deploys.record import by_key, by_stream, disorders, overlaps, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
+from engine.vanished import expire
+from milepost import Milepost
 from patience import within
 
 DEPLOYS = pytest.mark.shard("deploys")
@@ -19,17 +21,23 @@ LONG = 5.0
 
 
 async def in_the_middle(
-    deploy: Deploy, load: Load, stored: Stored, old: Version, new: Version, phase: str
+    deploy: Deploy,
+    load: Load,
+    stored: Stored,
+    old: Version,
+    new: Version,
+    phase: str,
+    takes: float = LONG,
 ) -> None:
     """Starts both versions, and waits until a change of order has come to a phase, where it stays for seconds."""
     deploy.start(old)
     await load.append(60)
     await deploy.until_all(load.positions)
     if phase == "let go":
-        await load.append(takes=LONG)
+        await load.append(takes=takes)
     else:
         # One lane is far behind the others, which it has to be brought to.
-        await load.append(100, stream="s-0", takes=LONG / 100)
+        await load.append(100, stream="s-0", takes=takes / 100)
     await load.append(60)
     await deploy.until(lambda: len(deploy.record.positions()) > 100)
     deploy.start(new)
@@ -41,13 +49,15 @@ async def in_the_middle(
 @pytest.mark.parametrize("kept", ["rows", pytest.param("advisory", marks=DEPLOYS)], indirect=True)
 @pytest.mark.parametrize("phase", ["let go", pytest.param("brought", marks=DEPLOYS)])
 async def test_the_old_program_vanishes(
-    deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
+    mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
 ) -> None:
-    old, stored = kept
-    new = old.but("v2", orders="property")
-    await in_the_middle(deploy, load, stored, old, new, phase)
+    first, stored = kept
+    old = first.but("v1", lease=60)
+    new = old.but("v2", orders="property", fails=False)
+    await in_the_middle(deploy, load, stored, old, new, phase, takes=3600)
     killed, process = deploy.processes
     killed.kill()
+    await expire(mp, killed.pid)
     await process.until_said("orders: order changed from stream to property key, from position")
     await load.append(60)
     await deploy.until_all(load.positions)

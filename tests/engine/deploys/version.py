@@ -22,7 +22,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     takes: float = 0.002
     """Seconds that a handler takes."""
     fails: bool = True
-    """Whether handlers do what messages ask for: fail, or park."""
+    """Whether handlers do what messages ask for: take long, fail, or park."""
+    grace: float = 10
+    """Seconds that handlers have when the program is asked to end."""
     exactly_once: bool = False
     delay: float = 0.2
     """Seconds until the next attempt."""

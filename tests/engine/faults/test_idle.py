@@ -6,17 +6,14 @@ from typing import Any
 import pytest
 
 from conftest import absent
-from engine.faults.talk import statements
+from engine.faults.talk import idle, looks, statements
 from milepost import Message, Milepost, NewMessage, Park
 from milepost.log.feed import POLL_WITHOUT_LISTENING
 from patience import until, within
 from servers import PGBOUNCER, Server, pooler_before
 from support import qualified, rows_by_state
 
-MOST = 20
-"""Statements for each look at how lanes are shared, which comes every two seconds."""
 LOOKS = 2
-LOOK = "opened(g.id, g.number)"
 
 
 def declare(mp: Milepost, name: str) -> None:
@@ -35,14 +32,11 @@ async def until_parked(mp: Milepost, count: int) -> None:
 
 async def asked_between_looks(server: Server) -> list[str]:
     """What a worker asks for from one look at its subscriptions to a later one."""
-
-    def looks() -> list[int]:
-        return [place for place, statement in enumerate(statements(server)) if LOOK in statement]
-
-    before = len(looks())
-    await until(lambda: len(looks()) > before + LOOKS, 60)
-    places = looks()
-    return statements(server)[places[before] : places[before + LOOKS]]
+    before = len(looks(statements(server)))
+    await until(lambda: len(looks(statements(server))) > before + LOOKS, 60)
+    asked = statements(server)
+    places = looks(asked)
+    return asked[places[before] : places[before + LOOKS]]
 
 
 @pytest.mark.parametrize("subscriptions", [1, pytest.param(20, marks=pytest.mark.shard("faults"))])
@@ -56,7 +50,7 @@ async def test_an_idle_worker_asks_for_little(talkative: Server, subscriptions: 
             await mp.append(f"order-{number}", NewMessage("odd" if number == 7 else "even"))
         await until_parked(mp, subscriptions)
         asked = await asked_between_looks(talkative)
-    assert len(asked) < MOST * LOOKS, "\n".join(asked)
+    assert len(asked) < idle(asked), "\n".join(asked)
 
 
 @pytest.mark.shard("faults")
@@ -76,4 +70,4 @@ async def test_behind_a_pooler_too(talkative: Server) -> None:
             asked = await asked_between_looks(talkative)
             await mp.append("order-2", NewMessage("odd"))
             await until_parked(mp, 10)
-    assert len(asked) < MOST * LOOKS, "\n".join(asked)
+    assert len(asked) < idle(asked), "\n".join(asked)
