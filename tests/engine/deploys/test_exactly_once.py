@@ -23,7 +23,7 @@ async def written(stored: Stored) -> list[int]:
     "changes",
     [
         pytest.param({"orders": "property"}, id="orders", marks=DEPLOYS),
-        pytest.param({"lanes": 7}, id="lanes"),
+        pytest.param({"lanes": 7}, id="lanes", marks=DEPLOYS),
         pytest.param({"where": "n >= 0"}, id="where", marks=DEPLOYS),
         pytest.param({"orders": "function 1", "where": "n >= 0"}, id="orders-where", marks=DEPLOYS),
     ],

@@ -83,6 +83,7 @@ async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     await process.until_said(f"orders: order changed from property key to stream, from position {reached:,} on")
 
 
+@DEPLOYS
 async def test_an_order_that_nobody_knows_begins_where_the_lowest_lane_was(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
@@ -116,8 +117,9 @@ async def written(stored: Stored) -> list[int]:
     return [row[0] for row in await stored.ask('select "position" from {0}.effects')]
 
 
+@DEPLOYS
 @pytest.mark.usefixtures("effects")
-@pytest.mark.parametrize("way", [pytest.param("old program", marks=DEPLOYS), "move"])
+@pytest.mark.parametrize("way", ["old program", "move"])
 async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_once(
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored, way: str
 ) -> None:

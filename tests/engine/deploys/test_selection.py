@@ -68,6 +68,7 @@ async def test_a_changed_filter_holds_from_one_position_on(
     )
 
 
+@pytest.mark.shard("deploys")
 async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored
 ) -> None:
