@@ -4,7 +4,10 @@ from milepost import Milepost
 from support import qualified
 
 EXPIRE = """
-    update {}.workers set beat = beat - lease - interval '1 second' where strpos(id, %(pid)s) > 0
+    with gone as (
+        update {0}.workers set beat = beat - lease - interval '1 second' where strpos(id, %(pid)s) > 0
+    )
+    update {0}.serving set until = {0}.clock() - interval '1 second' where strpos(worker, %(pid)s) > 0
 """
 
 

@@ -18,10 +18,12 @@ from patience import within
 TIMEOUT = 600.0
 """Seconds that no test waits for: whoever is late in one, is so because the test moves the time."""
 
+NEVER_DUE = Retry(delay=10**8, max_delay=10**8, jitter=0)
+
 
 async def begin(mp: Milepost, count: int, **options: Any) -> AbstractAsyncContextManager[Consumer]:
     """A subscription with so many messages, which is stalled by 50 failures, and a consumer for all of them."""
-    await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=Retry(delay=3600), **options)
+    await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=NEVER_DUE, **options)
     await mp.append("order-1", [NewMessage("order.placed") for _ in range(count)])
     return mp.consumer("shipping", capacity=count)
 
@@ -192,7 +194,7 @@ async def test_what_nobody_has_begun_with_takes_nothing_away(mp: Milepost) -> No
 class TestRoutes:
     async def test_share_what_it_may_have(self, mp: Milepost) -> None:
         """Each has room for one at least, or nobody would see that it is there again."""
-        await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=Retry(delay=3600))
+        await mp.create_subscription("shipping", timeout=TIMEOUT, stall_after=50, retry=NEVER_DUE)
         await orders(mp, 100)
         routes = [Route(f"n >= {low} and n < {low + 25}", capacity=25) for low in range(0, 100, 25)]
         async with mp.consumer("shipping", routes=routes) as consumer:

@@ -101,7 +101,7 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
     async with Milepost(forgetful.url()) as mp:
         seen: list[tuple[int, str]] = []
 
-        @mp.subscription("lines", category="order", lanes=4)
+        @mp.subscription("lines", category="order", lanes=4, lease=3)
         async def handle(message: Message[Any]) -> None:
             seen.append((message.position, message.type))
 
@@ -114,7 +114,7 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
                 await until(lambda last=last: (last.position, "lost") in seen)  # type: ignore[misc]
                 await asyncio.to_thread(forgetful.crash)
                 new = await append_to_server(forgetful.url(), 60)
-                await until(lambda new=new: {(position, "new") for position in new} <= set(seen), 20)  # type: ignore[misc]
+                await until(lambda new=new: {(position, "new") for position in new} <= set(seen))  # type: ignore[misc]
                 if new[0] <= last.position:
                     return
                 await until_back(mp)
