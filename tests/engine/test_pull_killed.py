@@ -93,6 +93,7 @@ async def test_killed_processes_lose_nothing_and_the_order_stays(mp: Milepost, c
         assert seen[-1] == versions
 
 
+@pytest.mark.shard("faults")
 async def test_a_message_that_kills_whoever_has_it_is_parked(mp: Milepost, crew: MakeCrew) -> None:
     jobs = await Jobs.create(mp, retry=Retry(attempts=3, delay=0.05))
     await jobs.append(10)

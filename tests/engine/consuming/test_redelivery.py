@@ -137,6 +137,7 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("faults")
 async def test_a_message_that_kills_its_process_goes_through_the_back_off(mp: Milepost, start: Start) -> None:
     await mp.create_subscription("shipping", retry=Retry(attempts=3, delay=100, jitter=0), lease=60)
     await mp.append("order-1", [NewMessage("deadly"), NewMessage("placed")])

@@ -43,6 +43,7 @@ async def test_the_older_one_waits_and_they_do_not_take_turns(
     assert repeated(deploy.record.positions("v2")) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_who_waits_can_be_seen(mp: Milepost, deploy: Deploy, load: Load) -> None:
     old = Version(label="v1", where="n % 2 == 0")
     deploy.start(old)

@@ -1,5 +1,7 @@
 """Programs of an older Milepost on a newer schema, and back."""
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import by_stream, disorders, repeated
@@ -39,6 +41,7 @@ async def test_an_older_program_runs_on_a_newer_schema_and_a_newer_one_again(
     assert disorders(deploy.record.handled(), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_a_schema_that_asks_for_a_newer_program_says_so(deploy: Deploy, load: Load, stored: Stored) -> None:
     await load.append(20)
     new = NEW.but("v2", breaking=True)

@@ -39,6 +39,7 @@ def check_order(record: Record) -> None:
         assert disorders(record.handled(version), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_a_changed_filter_holds_from_one_position_on(
     mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored]
 ) -> None:

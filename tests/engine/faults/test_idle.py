@@ -13,7 +13,7 @@ from patience import until, within
 from servers import PGBOUNCER, Server, pooler_before
 from support import qualified, rows_by_state
 
-LOOKS = 2
+LOOKS = 1
 
 
 def declare(mp: Milepost, name: str) -> None:
