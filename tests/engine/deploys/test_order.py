@@ -64,6 +64,7 @@ async def left_behind(deploy: Deploy, load: Load, version: Version) -> None:
     assert await process.stop() == 0
 
 
+@DEPLOYS
 async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
