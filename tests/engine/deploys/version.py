@@ -37,6 +37,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps of the schema the program's Milepost knows beyond this one's."""
     breaking: bool = False
     """Whether the last of them asks for a program that knows it."""
+    asks_often: bool = False
+    """Whether a program that waits for newer ones to end asks often, and notes each time in a file."""
     other: bool = False
     """Whether the program has another subscription beside, `others`."""
     beside: str | None = None
