@@ -7,10 +7,10 @@ import sys
 from milepost import Milepost
 
 
-async def work(url: str, schema: str, path: str, limit: int) -> None:
+async def work(url: str, schema: str, path: str, limit: int, timeout: float) -> None:
     async with Milepost(url, schema=schema) as mp:
         while True:
-            tasks = await mp.pull("emails", limit=limit, wait=5, timeout=1.5)
+            tasks = await mp.pull("emails", limit=limit, wait=5, timeout=timeout)
             for task in tasks:
                 if task.message.type == "deadly":
                     os._exit(9)
@@ -21,4 +21,4 @@ async def work(url: str, schema: str, path: str, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(work(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), float(sys.argv[5])))

@@ -23,6 +23,9 @@ class B(msgspec.Struct):
     n: int
 
 
+DEPLOYS = pytest.mark.shard("deploys")
+
+
 def program(mp: Milepost, seen: list[Any], *, newer: bool) -> Milepost:
     """Two versions of a program: the newer handles one type more."""
     mp.message("a")(A)
@@ -117,7 +120,7 @@ async def stand_apart(mp: Milepost, seen: list[int], *, quoted: bool = False) ->
     seen[:] = [position for position in seen if position not in slow]
 
 
-@pytest.mark.parametrize("exactly_once", [False, True])
+@pytest.mark.parametrize("exactly_once", [pytest.param(False, marks=DEPLOYS), True])
 async def test_an_order_changes_after_the_old_program_is_gone(make_mp: MakeMilepost, exactly_once: bool) -> None:
     seen: list[int] = []
     async with ordering(make_mp(), seen, by_property("key"), exactly_once=exactly_once) as old:
@@ -178,9 +181,13 @@ async def append_until(mp: Milepost, enough: Callable[[], bool]) -> int:
     ("before", "after"),
     [
         ({"ordered_by": "stream"}, {"ordered_by": by_property("key")}),
-        ({"ordered_by": by_function(by_key)}, {"ordered_by": by_property("key")}),
+        pytest.param({"ordered_by": by_function(by_key)}, {"ordered_by": by_property("key")}, marks=DEPLOYS),
         ({"ordered_by": by_property("key"), "lanes": 3}, {"ordered_by": by_property("key"), "lanes": 8}),
-        ({"ordered_by": by_property("key"), "lanes": 8}, {"ordered_by": by_property("key"), "lanes": 1}),
+        pytest.param(
+            {"ordered_by": by_property("key"), "lanes": 8},
+            {"ordered_by": by_property("key"), "lanes": 1},
+            marks=DEPLOYS,
+        ),
     ],
 )
 async def test_a_barrier_while_old_workers_run(

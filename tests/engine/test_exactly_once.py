@@ -15,6 +15,8 @@ from support import MakeMilepost, qualified
 
 Write = Callable[[Message[Any], Transaction], Awaitable[None]]
 
+FAULTS = pytest.mark.shard("faults")
+
 
 async def table(mp: Milepost) -> None:
     statement = qualified("create table {}.effects (n bigint, constraint known check (n >= 0))", mp)
@@ -162,6 +164,7 @@ async def test_a_lost_race_is_no_attempt(mp: Milepost) -> None:
     assert report["races"].handled == 1
 
 
+@pytest.mark.shard("faults")
 async def test_many_who_write_the_same_rows_do_not_stand_in_each_other_s_way_for_long(mp: Milepost) -> None:
     """Each transaction of several messages takes two rows, in an order of its own."""
     await mp.log.database.execute(qualified("create table {}.sums (id bigint primary key, n bigint)", mp), {})
@@ -499,8 +502,8 @@ async def raise_in_the_database(tx: Transaction) -> None:
     await tx.execute("do $$ begin raise 'never' using errcode = '40001'; end $$")
 
 
-@pytest.mark.parametrize("batch", [None, 3])
-@pytest.mark.parametrize("lose", [raise_by_hand, raise_in_the_database])
+@pytest.mark.parametrize("batch", [None, pytest.param(3, marks=FAULTS)])
+@pytest.mark.parametrize("lose", [pytest.param(raise_by_hand, marks=FAULTS), raise_in_the_database])
 async def test_a_race_that_is_lost_every_time_is_a_failed_attempt_of_its_message(
     mp: Milepost,
     caplog: pytest.LogCaptureFixture,
@@ -544,8 +547,8 @@ async def terminate_and_hide_it(tx: Transaction) -> None:
         await terminate(tx)
 
 
-@pytest.mark.parametrize(("batch", "parked"), [(None, [3]), (3, [1, 2, 3])])
-@pytest.mark.parametrize("end", [close, terminate, terminate_and_hide_it])
+@pytest.mark.parametrize(("batch", "parked"), [(None, [3]), pytest.param(3, [1, 2, 3], marks=FAULTS)])
+@pytest.mark.parametrize("end", [close, terminate, pytest.param(terminate_and_hide_it, marks=FAULTS)])
 async def test_a_handler_that_ends_its_connection_every_time_fails(
     mp: Milepost, end: Callable[[Transaction], Awaitable[None]], batch: int | None, parked: list[int]
 ) -> None:

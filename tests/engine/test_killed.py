@@ -4,7 +4,6 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.faults.chance import seeded
+from engine.vanished import expire
 from milepost import Milepost, NewMessage
 from patience import within
 from support import qualified, rows_by_state
@@ -79,15 +79,15 @@ def is_in_order(versions: list[int]) -> bool:
 
 
 @pytest.mark.timeout(110)
+@pytest.mark.shard("faults")
 async def test_killed_workers_lose_nothing_and_keep_the_order(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
     with seeded() as chance, crew(database_url, schema, tmp_path / "handled") as workers:
         for _ in range(2):
             workers.start()
-        until = time.monotonic() + 8
         appended = 0
-        while time.monotonic() < until:
+        for _ in range(100):
             for _ in range(20):
                 await mp.append(f"order-{chance.randrange(20)}", NewMessage("placed"))
                 appended += 1
@@ -108,7 +108,7 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
     """Also those that run when it does: they take longer than it, and each of them had one attempt."""
     for number in range(10):
         await mp.append(f"order-{number}", NewMessage("deadly", 0.1) if number == 5 else NewMessage("placed", 0.3))
-    with crew(database_url, schema, tmp_path / "handled") as workers:
+    with crew(database_url, schema, tmp_path / "handled", lease=60) as workers:
 
         async def found() -> str:
             return f"{workers}; rows {await rows_by_state(mp)}"
@@ -118,6 +118,7 @@ async def test_a_message_that_kills_its_process_is_parked_and_its_neighbours_are
         async with within(100, found):
             while not (parked := list(await mp.log.database.execute(statement, {}))):
                 if all(worker.poll() is not None for worker in workers.workers):
+                    await expire(mp, *(worker.pid for worker in workers.workers))
                     workers.start()
                 await asyncio.sleep(0.05)
         await workers.until(9)
@@ -133,7 +134,7 @@ async def test_a_graceful_stop_releases_at_once_and_counts_nothing(
 ) -> None:
     """With a lease that nobody waits for, and that no busy machine loses."""
     with crew(database_url, schema, tmp_path / "handled", lease=15) as workers:
-        for turn in range(3):
+        for turn in range(2):
             for number in range(20):
                 await mp.append(f"order-{number}", NewMessage("placed"))
             worker = workers.start()
@@ -142,6 +143,6 @@ async def test_a_graceful_stop_releases_at_once_and_counts_nothing(
             assert await asyncio.to_thread(worker.wait, 20) == 0
             owned = await mp.log.database.execute(qualified("select count(owner) from {}.lanes", mp), {})
             assert list(owned) == [(0,)]
-        assert all(versions == [1, 2, 3] for versions in workers.handled().values())
+        assert all(versions == [1, 2] for versions in workers.handled().values())
         rows = await mp.log.database.execute(qualified("select count(*) from {}.deliveries", mp), {})
         assert list(rows) == [(0,)]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.pulling import Jobs
+from engine.pulling import Clock, Jobs
 from milepost import Milepost, NewMessage, Retry
 
 PROGRAM = Path(__file__).with_name("pull_program.py")
@@ -21,8 +21,8 @@ PATIENCE = 90.0
 class Crew:
     """Processes that pull; whoever ends is replaced."""
 
-    def __init__(self, url: str, schema: str, path: Path, limit: int) -> None:
-        self._command = [sys.executable, str(PROGRAM), url, schema, str(path), str(limit)]
+    def __init__(self, url: str, schema: str, path: Path, limit: int, timeout: float) -> None:
+        self._command = [sys.executable, str(PROGRAM), url, schema, str(path), str(limit), str(timeout)]
         self.members: list[subprocess.Popen[bytes]] = []
         self.path = path
 
@@ -34,10 +34,13 @@ class Crew:
         one.wait()
         self.members.remove(one)
 
-    def replace_ended(self) -> None:
-        for one in [each for each in self.members if each.poll() is not None]:
+    def replace_ended(self) -> bool:
+        """Whether there was one."""
+        ended = [each for each in self.members if each.poll() is not None]
+        for one in ended:
             self.members.remove(one)
             self.start(1)
+        return bool(ended)
 
     def handled(self) -> dict[str, list[int]]:
         """The versions of each stream, as they came."""
@@ -48,12 +51,15 @@ class Crew:
         return seen
 
 
+MakeCrew = Callable[[int, float], Crew]
+
+
 @pytest.fixture
-def crew(database_url: str, schema: str, tmp_path: Path) -> Iterator[Callable[[int], Crew]]:
+def crew(database_url: str, schema: str, tmp_path: Path) -> Iterator[MakeCrew]:
     crews: list[Crew] = []
 
-    def make(limit: int) -> Crew:
-        crews.append(Crew(database_url, schema, tmp_path / "handled", limit))
+    def make(limit: int, timeout: float) -> Crew:
+        crews.append(Crew(database_url, schema, tmp_path / "handled", limit, timeout))
         return crews[-1]
 
     yield make
@@ -62,12 +68,11 @@ def crew(database_url: str, schema: str, tmp_path: Path) -> Iterator[Callable[[i
             one.kill(member)
 
 
-async def test_killed_processes_lose_nothing_and_the_order_stays(
-    mp: Milepost, crew: Callable[[int], Crew]
-) -> None:
+@pytest.mark.shard("faults")
+async def test_killed_processes_lose_nothing_and_the_order_stays(mp: Milepost, crew: MakeCrew) -> None:
     streams, versions = 6, 40
     jobs = await Jobs.create(mp, ordered_by="stream", retry=Retry(attempts=100, delay=0.05), stall_after=1000)
-    at_work = crew(4)
+    at_work = crew(4, 1.5)
     at_work.start(4)
     chance = random.Random(7)
     for version in range(versions):
@@ -88,17 +93,20 @@ async def test_killed_processes_lose_nothing_and_the_order_stays(
         assert seen[-1] == versions
 
 
-async def test_a_message_that_kills_whoever_has_it_is_parked(mp: Milepost, crew: Callable[[int], Crew]) -> None:
+@pytest.mark.shard("faults")
+async def test_a_message_that_kills_whoever_has_it_is_parked(mp: Milepost, crew: MakeCrew) -> None:
     jobs = await Jobs.create(mp, retry=Retry(attempts=3, delay=0.05))
     await jobs.append(10)
     await mp.append("job-2", NewMessage("deadly"))
     await jobs.append(10, "job-3")
-    at_work = crew(1)
-    at_work.start(2)
+    at_work, clock = crew(1, 600), Clock(mp)
+    at_work.start(1)
     async with asyncio.timeout(PATIENCE):
         while await jobs.states() != {11: "parked"} or (await jobs.managed.info()).lag.positions:
-            at_work.replace_ended()
-            await asyncio.sleep(0.1)
+            if at_work.replace_ended():
+                # What it had claimed is free again.
+                await clock.advance(601)
+            await asyncio.sleep(0.02)
     [parked] = await jobs.rows()
     assert (parked.attempts, parked.reason[:19]) == (3, "its claim expired: ")
     assert {stream: sorted(set(seen)) for stream, seen in at_work.handled().items()} == {

@@ -16,6 +16,7 @@ from support import MakeMilepost
 STEP = 500.0
 """Seconds that the clock moves by: what the test itself takes does not matter beside it."""
 STEPS = 70
+MORE = pytest.mark.shard("simulation")
 
 
 class Walk:
@@ -90,7 +91,7 @@ class Walk:
         assert {key: at for key, at in (await self.jobs.heads()).items() if key is not None} == heads
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=MORE) for seed in range(2, 12))])
 async def test_it_does_what_the_model_does(mp: Milepost, seed: int) -> None:
     chance = random.Random(seed)
     model = Model(
@@ -153,9 +154,9 @@ async def _puller(crowd: Crowd, mp: Milepost, seed: int) -> None:
         assert result.refused == ()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=MORE) for seed in (1, 2))])
 async def test_many_at_once_keep_the_order_and_lose_nothing(make_mp: MakeMilepost, seed: int) -> None:
-    keys, each = 15, 40
+    keys, each = (15, 40) if seed else (8, 15)
     async with make_mp() as mp:
         jobs = await Jobs.create(mp, ordered_by="stream", retry=Retry(attempts=1000), stall_after=100_000)
         crowd = Crowd(keys * each)

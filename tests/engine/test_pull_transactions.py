@@ -11,7 +11,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from engine.pulling import Jobs, Waiting, positions
-from milepost import Milepost, MilepostError
+from milepost import Milepost, MilepostError, Unavailable
 from milepost.engine.pulling import turn, watching
 from milepost.progress.pulling import PostgresPulling
 from support import Connection, MakeMilepost, qualified, until_somebody_waits_for
@@ -125,6 +125,24 @@ class TestSettling:
         await connection.commit()
         assert (await second).moved == tuple(tasks)
 
+    async def test_a_settlement_that_a_deadlock_has_ended_is_tried_again(
+        self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        jobs = await Jobs.create(mp)
+        await jobs.append(2)
+        tasks = await jobs.pull()
+        settle = PostgresPulling.settle
+        errors: list[Exception] = [psycopg.errors.DeadlockDetected(), psycopg.errors.DeadlockDetected()]
+
+        async def ended_twice(*args: Any, **options: Any) -> Any:
+            if errors:
+                raise Unavailable("ended") from errors.pop()
+            return await settle(*args, **options)
+
+        monkeypatch.setattr(PostgresPulling, "settle", ended_twice)
+        assert (await jobs.settle(ack=tasks)).moved == tuple(tasks)
+
+    @pytest.mark.shard("faults")
     async def test_who_gets_into_a_deadlock_tries_again(
         self,
         make_mp: MakeMilepost,
@@ -135,7 +153,7 @@ class TestSettling:
     ) -> None:
         # The server ends the one whose time-out passes first, and looks only once for each wait.
         jobs = await Jobs.create(mp)
-        settling = make_mp(url=make_conninfo(database_url, options="-c deadlock_timeout=3s"))
+        settling = make_mp(url=make_conninfo(database_url, options="-c deadlock_timeout=10s"))
         await connection.execute("set deadlock_timeout = '1min'")
         await jobs.append(2)
         tasks = await jobs.pull()

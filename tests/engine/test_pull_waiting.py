@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import psycopg
 import pytest
@@ -11,7 +10,6 @@ from engine.pulling import PATIENCE, Jobs, Waiting, positions
 from milepost import Milepost, NewMessage, Retry, UnknownSubscription
 from milepost.engine.pulling import turn, watching
 from milepost.log.wakeups import Wakeups
-from milepost.progress.pulling import PostgresPulling
 from support import MakeMilepost
 
 
@@ -38,25 +36,39 @@ async def test_an_append_ends_it(mp: Milepost, other: Milepost, monkeypatch: pyt
 
 async def test_it_does_not_look_again_and_again(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = await Jobs.create(mp)
-    pulls = 0
-    pull = PostgresPulling.pull
+    lasts: list[float] = []
+    listening = asyncio.Event()
+    sleep = watching.Wait.sleep
 
-    async def counted(*args: Any, **options: Any) -> Any:
-        nonlocal pulls
-        pulls += 1
-        return await pull(*args, **options)
+    async def noted(wait: watching.Wait, seconds: float) -> None:
+        if wait._wakeups.listening:
+            lasts.append(seconds)
+            listening.set()
+        await sleep(wait, seconds)
 
-    monkeypatch.setattr(PostgresPulling, "pull", counted)
-    assert await jobs.pull(wait=1) == ()
-    # One before it listens, one after, and some until it is known that listening works.
-    assert pulls <= 8
+    monkeypatch.setattr(watching.Wait, "sleep", noted)
+    pulling = asyncio.create_task(jobs.pull(wait=2000))
+    async with asyncio.timeout(PATIENCE):
+        await listening.wait()
+        await jobs.append(1)
+        assert positions(await pulling) == [1]
+    # Once it is known that listening works, it sleeps until it is woken.
+    assert min(lasts) > 900
 
 
-async def test_it_ends_in_time(mp: Milepost) -> None:
+async def test_it_ends_in_time(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = await Jobs.create(mp)
-    begun = asyncio.get_running_loop().time()
+    lasts: list[float] = []
+    sleep = watching.Wait.sleep
+
+    async def noted(wait: watching.Wait, seconds: float) -> None:
+        lasts.append(seconds)
+        await sleep(wait, seconds)
+
+    monkeypatch.setattr(watching.Wait, "sleep", noted)
     assert await jobs.pull(wait=0.2) == ()
-    assert asyncio.get_running_loop().time() - begun >= 0.2
+    assert lasts
+    assert max(lasts) <= 0.2
 
 
 async def test_what_is_not_wanted_does_not_end_it(

@@ -18,6 +18,7 @@ PROGRAM = Path(__file__).with_name("stuck.py")
 PATIENT = Path(__file__).with_name("waits.py")
 
 
+@pytest.mark.shard("faults")
 @pytest.mark.parametrize("kind", ["plain", "blocked", "insists"])
 async def test_a_handler_that_never_ends_ends_the_process(
     mp: Milepost, database_url: str, schema: str, kind: str
@@ -42,6 +43,8 @@ async def test_a_thread_that_never_ends_counts_as_an_attempt(mp: Milepost, datab
     arguments = [sys.executable, str(PROGRAM), database_url, schema, "plain"]
     process = await asyncio.to_thread(subprocess.run, arguments, timeout=40, check=False, capture_output=True)
     assert process.returncode == 1
+    owners = await mp.log.database.execute(qualified("select count(owner) from {}.lanes", mp), {})
+    assert list(owners) == [(0,)]
     rows = await mp.log.database.execute(qualified("select state, attempts, reason from {}.deliveries", mp), {})
     assert list(rows) == [("retrying", 1, "TimedOut: timed out after 0.3 s")]
 

@@ -8,6 +8,7 @@ from typing import Any
 from milepost import Milepost, NewMessage
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.consuming.desk import Desk
 from patience import looked_at, within
 
 PATIENCE = 30.0
@@ -37,14 +38,35 @@ async def ack(deliveries: list[Delivery]) -> list[int]:
     return [delivery.position for delivery in deliveries]
 
 
-async def is_dry(consumer: Consumer, seconds: float = 0.3) -> bool:
-    """Whether nothing comes for a while: the only way to see that nothing does."""
-    try:
-        async with asyncio.timeout(seconds):
-            delivery = await anext(consumer)
-    except TimeoutError:
-        return True
-    raise AssertionError(f"{delivery!r} came")
+async def is_dry(consumer: Consumer) -> bool:
+    """Whether nothing comes, though its process has read all there is and handed out what it can."""
+    await has_looked(consumer)
+    assert (came := consumer.at_hand(1)) == [], f"{came} came"
+    return True
+
+
+async def has_looked(consumer: Consumer) -> None:
+    """Waits until a consumer's process has read what there is for it, and has handed out what it can."""
+    desk = consumer.desk
+    await until(lambda: _has_read(desk))
+    # A second time for what the first has brought.
+    for _ in range(2):
+        desk.poke()
+        await until(lambda: _has_written(desk))
+        desk.handing.wake()
+        # It goes round without a pause, up to where it waits again.
+        await until(lambda: not desk.handing._changed.is_set())
+
+
+async def _has_read(desk: Desk) -> bool:
+    head = await desk._place.log.horizon.look()
+    owned = desk.owned
+    return owned is None or owned.lane.reach >= head or not owned.is_hungry
+
+
+def _has_written(desk: Desk) -> bool:
+    owned = desk.owned
+    return owned is None or not (owned.exchanging or owned.lane.urgent(desk._clock.now()))
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -55,6 +77,13 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
             if found if isinstance(found, bool) else await found:
                 return
             await asyncio.sleep(0.005)
+
+
+def pass_time(consumer: Consumer, seconds: float) -> None:
+    """Moves the time by which a consumer's process takes back what is late, up to its next write."""
+    desk = consumer.desk
+    desk._clock.set(desk._clock.now() + seconds)
+    desk.handing.wake()
 
 
 class Taker:

@@ -4,6 +4,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
+import pytest
+
 from engine.consuming.taking import ack, orders, take, until
 from engine.pulling import Jobs
 from milepost import Checkpoint, Milepost, MilepostError, Retry
@@ -64,6 +66,7 @@ async def _is_known(mp: Milepost) -> bool:
     return 50 in ahead
 
 
+@pytest.mark.shard("large")
 async def test_what_is_kept_of_it_does_not_grow(mp: Milepost) -> None:
     await mp.create_subscription("shipping", checkpoint=Checkpoint(seconds=0, messages=1))
     await orders(mp, 300)

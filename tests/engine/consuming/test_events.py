@@ -12,6 +12,7 @@ from psycopg import AsyncConnection
 from engine.consuming.processes import Start
 from engine.consuming.taking import ack, orders, take, until
 from engine.notes import Notes
+from engine.vanished import expire
 from milepost import Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip
 from milepost.engine import listeners
 from milepost.engine.consuming import consumer as consumers
@@ -181,12 +182,13 @@ async def test_a_lane_that_another_takes(mp: Milepost, notes: Notes) -> None:
 
 
 async def test_a_lane_whose_owner_vanished(mp: Milepost, start: Start, notes: Notes) -> None:
-    await mp.create_subscription("shipping", lease=1)
+    await mp.create_subscription("shipping", lease=60)
     await orders(mp, 1)
     gone = start("hold")
     await gone.until_got(1)
+    gone.kill()
+    await expire(mp, gone.pid)
     async with mp.consumer("shipping") as consumer:
-        gone.kill()
         await ack(await take(consumer, 1))
     assert [event.vanished for event in notes.of(LaneTaken)] == [True]
 

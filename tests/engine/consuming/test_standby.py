@@ -7,6 +7,7 @@ import pytest
 
 from engine.consuming.processes import Process, Start
 from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
+from engine.vanished import expire
 from milepost import ConsumerClosed, Milepost
 from patience import within
 from support import MakeMilepost
@@ -81,6 +82,7 @@ async def test_as_long_as_the_owner_has_a_consumer_it_stays_the_owner(mp: Milepo
             assert standby.standby
 
 
+@pytest.mark.shard("faults")
 async def test_many_processes_come_and_go_and_one_owns_it(mp: Milepost, make_mp: MakeMilepost) -> None:
     await mp.create_subscription("shipping")
     seen: list[int] = []
@@ -138,7 +140,7 @@ class TestProcesses:
         assert await second.until_got(10) == list(range(11, 21))
 
     async def test_take_over_within_the_lease_after_sigkill(self, mp: Milepost, start: Start) -> None:
-        await mp.create_subscription("shipping", lease=5, timeout=3600)
+        await mp.create_subscription("shipping", lease=60, timeout=3600)
         first = start("hold")
         await first.until("owner")
         second = start()
@@ -146,13 +148,15 @@ class TestProcesses:
         await orders(mp, 10)
         await first.until_got(10)
         first.kill()
+        await expire(mp, first.pid)
         # What it held comes to the other one, which does not wait for the time-out.
         assert sorted(await second.until_got(10)) == list(range(1, 11))
         assert set(second.attempts.values()) == {1}
         await until(lambda: _has_passed(mp))
 
+    @pytest.mark.shard("faults")
     async def test_disjoint_filters(self, mp: Milepost, start: Start) -> None:
-        await mp.create_subscription("shipping", lease=5)
+        await mp.create_subscription("shipping", lease=60)
         low = start(where="n < 50")
         await low.until("owner")
         high = start(where="n >= 50")
@@ -160,8 +164,10 @@ class TestProcesses:
         await orders(mp, 100)
         assert await low.until_got(50) == list(range(1, 51))
         low.kill()
+        await expire(mp, low.pid)
         assert sorted(await high.until_got(50)) == list(range(51, 101))
 
+    @pytest.mark.shard("faults")
     async def test_killed_again_and_again_nothing_is_lost(self, mp: Milepost, start: Start) -> None:
         await mp.create_subscription("shipping", lease=1)
         for turn in range(5):

@@ -31,6 +31,12 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
     return clock
 
 
+@pytest.fixture(autouse=True)
+def owners_tell_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Owners do that every few seconds, which no test has to wait for."""
+    monkeypatch.setattr("milepost.engine.consuming.attended.TELL", 0.05)
+
+
 class TestWindows:
     """Rates are of whole seconds that have passed, so that it does not matter when one looks."""
 

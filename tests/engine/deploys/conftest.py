@@ -31,7 +31,9 @@ def stored(mp: Milepost, database_url: str, schema: str) -> Stored:
     return Stored(database_url, schema)
 
 
-@pytest.fixture(params=["rows", "advisory", "second"])
+@pytest.fixture(
+    params=["rows", *(pytest.param(other, marks=pytest.mark.shard("deploys")) for other in ("advisory", "second"))]
+)
 def kept(request: pytest.FixtureRequest, stored: Stored, schema: str) -> tuple[Version, Stored]:
     """The first version, in each way to keep leases and progress, and what is stored there."""
     version = Version(label="v1")

@@ -51,7 +51,7 @@ class Load:
         return position
 
     @asynccontextmanager
-    async def going_on(self, pause: float = 0.005) -> AsyncIterator[None]:
+    async def going_on(self, pause: float = 0.02) -> AsyncIterator[None]:
         """Appends for as long as the block lasts."""
         over = asyncio.Event()
         task = asyncio.create_task(self._go_on(over, pause))

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from milepost import (
     by_function,
     by_property,
 )
+from milepost.engine import served, sharing
+from milepost.engine.declaring import Declaring
 from milepost.log import schema as schemas
 
 
@@ -71,10 +74,11 @@ class Handling:
     async def handle(self, message: Message[Any], context: Context) -> None:
         with self._record.entry(self._version.label, message, context.attempt, replay=context.replay):
             wish: Wish = message.data
-            await asyncio.sleep(self._version.takes if wish.takes is None else wish.takes)
-            if self._version.fails and wish.parks:
+            obeys = self._version.fails
+            await asyncio.sleep(wish.takes if obeys and wish.takes is not None else self._version.takes)
+            if obeys and wish.parks:
                 raise Park("as asked for")
-            if self._version.fails and context.attempt <= wish.fails:
+            if obeys and context.attempt <= wish.fails:
                 raise Trouble("as asked for")
 
     async def write(self, message: Message[Any], context: Context, tx: Transaction) -> None:
@@ -127,9 +131,24 @@ def learn_migrations(count: int, *, breaking: bool) -> None:
         schemas.MIGRATIONS, schemas.NEWEST = (*schemas.MIGRATIONS, added), number
 
 
+def ask_often(folder: Path) -> None:
+    """Asks again and again whether newer programs have ended, and notes that it did."""
+    sharing.BALANCE = served.PATIENCE = 0.2
+    again = Declaring.again
+
+    async def noted(declaring: Declaring, *given: Any) -> Any:
+        with (folder / f"asked-{os.getpid()}").open("a") as file:
+            file.write(".")
+        return await again(declaring, *given)
+
+    Declaring.again = noted  # type: ignore[method-assign,assignment]
+
+
 def main(url: str, schema: str, folder: str, given: str) -> None:
     version = msgspec.json.decode(given, type=Version)
     learn_migrations(version.migrations, breaking=version.breaking)
+    if version.asks_often:
+        ask_often(Path(folder))
     logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.INFO)
     mp = Milepost(
         url,
@@ -150,7 +169,7 @@ def main(url: str, schema: str, folder: str, given: str) -> None:
         def handle_other(message: Message[Any]) -> None:
             Path(folder, f"other-{message.position}").touch()
 
-    asyncio.run(mp.run(grace=10))
+    asyncio.run(mp.run(grace=version.grace))
 
 
 if __name__ == "__main__":

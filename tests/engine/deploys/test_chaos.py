@@ -7,6 +7,8 @@ import pytest
 from engine.deploys.chaos import deploys_for
 from milepost import Milepost
 
+pytestmark = pytest.mark.shard("deploys")
+
 
 @pytest.mark.timeout(140)
 @pytest.mark.parametrize("exactly_once", [False, True], ids=["at least once", "exactly once"])

@@ -1,7 +1,5 @@
 """Two programs of one group that say different things under one name, and both live."""
 
-import asyncio
-
 import pytest
 
 from engine.deploys.deploy import Deploy
@@ -11,16 +9,14 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from milepost import DeclaredInCode, Milepost
 
-PATIENCE = 5.0
-"""Seconds after which a program that waits asks again."""
-
 
 @pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
+@pytest.mark.shard("deploys")
 async def test_the_older_one_waits_and_they_do_not_take_turns(
     mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored]
 ) -> None:
     first, stored = kept
-    old, new = first.but("v1", where="n % 2 == 0"), first.but("v2", where="n >= 0", lanes=5)
+    old, new = first.but("v1", where="n % 2 == 0", asks_often=True), first.but("v2", where="n >= 0", lanes=5)
     async with load.going_on(pause=0.05):
         waiting = deploy.start(old)
         await deploy.until_handled(old, 10)
@@ -30,7 +26,10 @@ async def test_the_older_one_waits_and_they_do_not_take_turns(
             "orders: waits until a newer program has ended, which runs it with another definition: "
             "filter n >= 0, here n % 2 == 0; lanes 5, here 4"
         )
-        await asyncio.sleep(2.2 * PATIENCE)
+        asked = deploy.folder / f"asked-{waiting.pid}"
+        await deploy.until(asked.exists)
+        before = asked.stat().st_size
+        await deploy.until(lambda: asked.stat().st_size >= before + 3)
         assert [each.number for each in await stored.definitions()][-1] == 2
         assert waiting.said.count("waits until") == 1
         assert "WARNING" not in runs.said
@@ -42,6 +41,7 @@ async def test_the_older_one_waits_and_they_do_not_take_turns(
     assert repeated(deploy.record.positions("v2")) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_who_waits_can_be_seen(mp: Milepost, deploy: Deploy, load: Load) -> None:
     old = Version(label="v1", where="n % 2 == 0")
     deploy.start(old)
@@ -57,6 +57,7 @@ async def test_who_waits_can_be_seen(mp: Milepost, deploy: Deploy, load: Load) -
     assert [worker.split("-")[-2] for worker in info.outdated] == [str(deploy.processes[0].pid)]
 
 
+@pytest.mark.shard("deploys")
 async def test_what_code_declares_is_changed_there_and_what_operators_limit_outlives_it(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:

@@ -2,13 +2,17 @@
 
 import asyncio
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import by_stream, disorders, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
-from milepost import Milepost
+from milepost import Milepost, NewMessage
 from patience import within
+
+pytestmark = pytest.mark.shard("deploys")
 
 V1 = Version(label="v1")
 
@@ -28,12 +32,14 @@ async def test_paused_it_stays_paused_and_changes_when_it_goes_on(
 ) -> None:
     await standing_apart(mp, deploy, load, V1)
     handled = len(deploy.record.positions())
-    process = deploy.start(V1.but("v2", lanes=6))
+    process = deploy.start(V1.but("v2", lanes=6, other=True))
     await process.until_said(
         "orders: lanes are to change from 4 to 6, as soon as all lanes have come to one position"
     )
     await process.until_said("orders: it is paused")
-    await asyncio.sleep(1)
+    # What else it has goes on meanwhile.
+    other = await mp.append("other-1", NewMessage("a", {}))
+    await deploy.until(lambda: (deploy.folder / f"other-{other.position}").exists())
     assert len(deploy.record.positions()) == handled
     assert (await mp.manage("orders").info()).status == "paused"
     # Nothing keeps a person from doing something else.

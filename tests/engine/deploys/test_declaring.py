@@ -112,20 +112,19 @@ async def test_a_barrier_stays_up_however_many_rows_there_are(
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They get their new keys some at a time, which may take longer than a barrier stands by itself."""
-    monkeypatch.setattr(declaring, "RENEW", 0.0)
+    monkeypatch.setattr(declaring, "RENEW", -1.0)
     async with shop(make_mp(), on_park="continue") as old:
         await old.append_many({f"s-{n}": [NewMessage("odd")] for n in range(50)})
         await old.run_until_idle()
-    expire = qualified("update {}.subscriptions set barrier_until = barrier_until - interval '9 seconds'", old)
+    expire = qualified("update {}.subscriptions set barrier_until = barrier_until - interval '4 seconds'", old)
     places = declaring.RowPlaces.__call__
 
-    async def slowly(self: declaring.RowPlaces, positions: Sequence[int]) -> list[RowPlace]:
+    async def take_long(self: declaring.RowPlaces, positions: Sequence[int]) -> list[RowPlace]:
         await new.log.database.execute(expire, {})
-        await asyncio.sleep(0.6)
         return await places(self, positions)
 
     monkeypatch.setattr("milepost.progress.postgresql.ROWS", 10)
-    monkeypatch.setattr(declaring.RowPlaces, "__call__", slowly)
+    monkeypatch.setattr(declaring.RowPlaces, "__call__", take_long)
     async with shop(make_mp(), on_park="continue", lanes=5) as new:
         await new.run_until_idle()
         info = await new.manage("orders").info()

@@ -11,6 +11,8 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from patience import within
 
+DEPLOYS = pytest.mark.shard("deploys")
+
 
 async def written(stored: Stored) -> list[int]:
     """The positions of what took effect."""
@@ -19,8 +21,12 @@ async def written(stored: Stored) -> list[int]:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"orders": "property"}, {"lanes": 7}, {"where": "n >= 0"}, {"orders": "function 1", "where": "n >= 0"}],
-    ids=lambda changes: "-".join(changes),
+    [
+        pytest.param({"orders": "property"}, id="orders", marks=DEPLOYS),
+        pytest.param({"lanes": 7}, id="lanes", marks=DEPLOYS),
+        pytest.param({"where": "n >= 0"}, id="where", marks=DEPLOYS),
+        pytest.param({"orders": "function 1", "where": "n >= 0"}, id="orders-where", marks=DEPLOYS),
+    ],
 )
 async def test_each_message_takes_effect_once(
     deploy: Deploy, load: Load, stored: Stored, changes: dict[str, Any]
@@ -31,9 +37,9 @@ async def test_each_message_takes_effect_once(
     async with load.going_on(pause=0.02):
         deploy.start(old)
         deploy.start(old)
-        await deploy.until_handled(old, 60)
+        await deploy.until_handled(old, 20)
         deploy.start(new)
-        await deploy.until_handled(new, 100)
+        await deploy.until_handled(new, 30)
     async with within(40, lambda: written(stored)):
         while set(await written(stored)) < load.positions:
             await asyncio.sleep(0.05)

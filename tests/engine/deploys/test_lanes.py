@@ -8,6 +8,8 @@ from engine.deploys.record import by_stream, disorders, overlaps, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 
+pytestmark = pytest.mark.shard("deploys")
+
 
 @pytest.mark.timeout(110)
 async def test_lanes_grow_and_shrink(deploy: Deploy, load: Load, kept: tuple[Version, Stored]) -> None:

@@ -1,5 +1,7 @@
 """A subscription with another name: `renamed_from`, while old processes run, restart, and come back."""
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import by_stream, disorders, repeated
@@ -19,10 +21,10 @@ async def test_a_rename_goes_on_where_it_was_while_old_processes_run(
 ) -> None:
     async with load.going_on():
         old = deploy.start(V1)
-        await deploy.until_handled(V1, 50)
+        await deploy.until_handled(V1, 20)
         new = deploy.start(V2)
         # Both share the work: nothing else has changed.
-        await deploy.until_handled(V2, 50)
+        await deploy.until_handled(V2, 20)
         await new.until_said("purchases: it was named orders and is now purchases, and goes on where it was")
         assert await names(mp) == ["purchases"]
         assert await old.stop() == 0
@@ -31,6 +33,7 @@ async def test_a_rename_goes_on_where_it_was_while_old_processes_run(
     assert disorders(deploy.record.handled(), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_an_old_process_that_starts_again_does_not_begin_anew(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:
@@ -51,6 +54,7 @@ async def test_an_old_process_that_starts_again_does_not_begin_anew(
     assert (await mp.manage("orders").info()).name == "purchases"
 
 
+@pytest.mark.shard("deploys")
 async def test_a_rollback_gives_the_old_name_back(mp: Milepost, deploy: Deploy, load: Load) -> None:
     for version in (V1, V2, V1.but("v3"), V2.but("v4"), V2.but("v5", renamed_from=None)):
         process = deploy.start(version)
@@ -61,6 +65,7 @@ async def test_a_rollback_gives_the_old_name_back(mp: Milepost, deploy: Deploy, 
     assert repeated(deploy.record.positions()) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_a_new_subscription_may_take_the_old_name(mp: Milepost, deploy: Deploy, load: Load) -> None:
     first = deploy.start(V1)
     await load.append(40)

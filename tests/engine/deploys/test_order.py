@@ -9,6 +9,7 @@ from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 from milepost import Milepost, NewMessage
 
+DEPLOYS = pytest.mark.shard("deploys")
 V1 = Version(label="v1")
 ORDER: dict[str, Key] = {"stream": by_stream, "property": by_key, "function 1": by_key, "function 2": by_key}
 
@@ -25,16 +26,21 @@ def check_order(record: Record, **orders: str) -> None:
 
 @pytest.mark.parametrize(
     ("before", "after"),
-    [("stream", "property"), ("function 1", "function 2"), ("function 1", "stream"), ("property", "stream")],
+    [
+        ("stream", "property"),
+        pytest.param("function 1", "function 2", marks=DEPLOYS),
+        pytest.param("function 1", "stream", marks=DEPLOYS),
+        pytest.param("property", "stream", marks=DEPLOYS),
+    ],
 )
 async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, before: str, after: str) -> None:
     old, new = V1.but("v1", orders=before), V1.but("v2", orders=after)
     async with load.going_on():
         deploy.start(old)
         deploy.start(old)
-        await deploy.until_handled(old, 60)
+        await deploy.until_handled(old, 30)
         process = deploy.start(new)
-        await deploy.until_handled(new, 100)
+        await deploy.until_handled(new, 30)
     await deploy.until_all(load.positions)
     assert repeated(deploy.record.positions()) == []
     check_order(deploy.record, v1=before, v2=after)
@@ -49,17 +55,20 @@ async def test_a_barrier_while_old_workers_run(deploy: Deploy, load: Load, befor
 
 async def left_behind(deploy: Deploy, load: Load, version: Version) -> None:
     """A program has ended in good order, in the middle of its work, with lanes at different positions."""
-    await load.append(200, key=0)
-    await load.append(400)
-    process = deploy.start(version)
-    await deploy.until_handled(version, 150)
+    await load.append(30, key=0)
+    await load.append(key=0, takes=3600)
+    await load.append(30, key=0)
+    await load.append(120)
+    process = deploy.start(version.but(version.label, grace=0.1))
+    await deploy.until_handled(version, 60)
     assert await process.stop() == 0
 
 
+@DEPLOYS
 async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
-    old, new = V1.but("v1", orders="property", window=50), V1.but("v2")
+    old, new = V1.but("v1", orders="property", window=50), V1.but("v2", fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said("orders: order changed from property key to stream, from position")
@@ -75,10 +84,12 @@ async def test_an_order_that_is_known_changes_after_the_old_program_is_gone(
     await process.until_said(f"orders: order changed from property key to stream, from position {reached:,} on")
 
 
+@DEPLOYS
 async def test_an_order_that_nobody_knows_begins_where_the_lowest_lane_was(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
-    old, new = V1.but("v1", orders="function 1", window=50), V1.but("v2", orders="function 2")
+    old = V1.but("v1", orders="function 1", window=50)
+    new = V1.but("v2", orders="function 2", fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said("orders: order changed from a function, version 1 to a function, version 2, from")
@@ -107,13 +118,14 @@ async def written(stored: Stored) -> list[int]:
     return [row[0] for row in await stored.ask('select "position" from {0}.effects')]
 
 
+@DEPLOYS
 @pytest.mark.usefixtures("effects")
 @pytest.mark.parametrize("way", ["old program", "move"])
 async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_once(
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored, way: str
 ) -> None:
     old = V1.but("v1", orders="function 1", exactly_once=True, window=50)
-    new = old.but("v2", orders="function 2", other=True)
+    new = old.but("v2", orders="function 2", other=True, fails=False)
     await left_behind(deploy, load, old)
     process = deploy.start(new)
     await process.until_said(REFUSED)
@@ -128,7 +140,7 @@ async def test_what_would_come_twice_is_refused_where_handlers_write_exactly_onc
         await deploy.until(lambda: last in deploy.record.positions("v2"))
         assert min(deploy.record.positions("v2")) > goal
     else:
-        deploy.start(old.but("v1b"))
+        deploy.start(old.but("v1b", fails=False))
         await deploy.until_all(load.positions)
         await process.until_said("orders: order changed from a function, version 1 to a function, version 2")
         assert sorted(await written(stored)) == sorted(load.positions)

@@ -8,6 +8,8 @@ from engine.deploys.record import by_stream, disorders, overlaps, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 
+pytestmark = pytest.mark.shard("deploys")
+
 V1 = Version(label="v1")
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import by_key, disorders, overlaps, repeated
@@ -18,7 +20,7 @@ async def parked_one(deploy: Deploy, load: Load, stored: Stored, version: Versio
     """The position of a message that a version has parked, with others of its stream behind it."""
     await load.append(20)
     position = await load.append(parks=True)
-    await load.append(200)
+    await load.append(60)
     stream = load.messages[position][0]
     behind = {at for at, (of, _) in load.messages.items() if of == stream and at > position}
     deploy.start(version)
@@ -65,6 +67,7 @@ async def until_rows(stored: Stored, positions: set[int]) -> dict[int, Row]:
     return rows
 
 
+@pytest.mark.shard("deploys")
 async def test_without_an_order_nothing_waits_any_more(deploy: Deploy, load: Load, stored: Stored) -> None:
     parked = await parked_one(deploy, load, stored, V1)
     process = deploy.start(V1.but("v2", orders="none", lanes=8))
@@ -76,6 +79,7 @@ async def test_without_an_order_nothing_waits_any_more(deploy: Deploy, load: Loa
     assert repeated(deploy.record.positions()) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_with_an_order_later_ones_wait(mp: Milepost, deploy: Deploy, load: Load, stored: Stored) -> None:
     old, new = V1.but("v1", orders="none"), V1.but("v2", fails=False)
     deploy.start(old)
@@ -98,6 +102,7 @@ async def test_with_an_order_later_ones_wait(mp: Milepost, deploy: Deploy, load:
     assert in_stream == [parked, *sorted(behind)]
 
 
+@pytest.mark.shard("deploys")
 async def test_a_message_between_two_attempts_keeps_their_number_and_its_time(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from engine.deploys.deploy import Deploy
 from engine.deploys.load import Load
 from engine.deploys.record import Record, by_stream, disorders, overlaps
@@ -37,6 +39,7 @@ def check_order(record: Record) -> None:
         assert disorders(record.handled(version), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_a_changed_filter_holds_from_one_position_on(
     mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored]
 ) -> None:
@@ -44,9 +47,9 @@ async def test_a_changed_filter_holds_from_one_position_on(
     old, new = first.but("v1", where="n % 2 == 0"), first.but("v2", where="n % 3 == 0")
     async with load.going_on():
         before = deploy.start(old)
-        await deploy.until_handled(old, 50)
+        await deploy.until_handled(old, 20)
         after = deploy.start(new)
-        await deploy.until_handled(new, 50)
+        await deploy.until_handled(new, 20)
     _, definition = await stored.definitions()
     by_old, by_new = await decided(
         mp, definition, lambda m: m.properties["n"] % 2 == 0, lambda m: m.properties["n"] % 3 == 0
@@ -66,13 +69,14 @@ async def test_a_changed_filter_holds_from_one_position_on(
     )
 
 
+@pytest.mark.shard("deploys")
 async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
     mp: Milepost, deploy: Deploy, load: Load, stored: Stored
 ) -> None:
     old, new = V1.but("v1", types=("a",)), V1.but("v2", types=("a", "b"))
     deploy.start(old)
-    await load.append(50)
-    await deploy.until_handled(old, 50)
+    await load.append(20)
+    await deploy.until_handled(old, 20)
     after = deploy.start(new)
     await mixed(load, lambda: "orders: types changed" in after.said)
     _, definition = await stored.definitions()
@@ -87,7 +91,7 @@ async def test_a_type_that_is_added_while_old_workers_run_is_not_passed_by_them(
 
 async def mixed(load: Load, is_over: Callable[[], bool]) -> None:
     """Both types, until something has happened and for a while after it."""
-    left = 100
+    left = 20
     async with asyncio.timeout(60):
         while left:
             left -= is_over()
@@ -127,6 +131,7 @@ async def until_parked(stored: Stored, position: int) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.shard("deploys")
 async def test_a_subscription_that_no_program_has_any_more_waits_for_one(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:

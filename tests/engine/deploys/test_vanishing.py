@@ -9,8 +9,11 @@ from engine.deploys.load import Load
 from engine.deploys.record import by_key, by_stream, disorders, overlaps, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
+from engine.vanished import expire
+from milepost import Milepost
 from patience import within
 
+DEPLOYS = pytest.mark.shard("deploys")
 V1 = Version(label="v1")
 
 LONG = 5.0
@@ -18,17 +21,23 @@ LONG = 5.0
 
 
 async def in_the_middle(
-    deploy: Deploy, load: Load, stored: Stored, old: Version, new: Version, phase: str
+    deploy: Deploy,
+    load: Load,
+    stored: Stored,
+    old: Version,
+    new: Version,
+    phase: str,
+    takes: float = LONG,
 ) -> None:
     """Starts both versions, and waits until a change of order has come to a phase, where it stays for seconds."""
     deploy.start(old)
     await load.append(60)
     await deploy.until_all(load.positions)
     if phase == "let go":
-        await load.append(takes=LONG)
+        await load.append(takes=takes)
     else:
         # One lane is far behind the others, which it has to be brought to.
-        await load.append(100, stream="s-0", takes=LONG / 100)
+        await load.append(100, stream="s-0", takes=takes / 100)
     await load.append(60)
     await deploy.until(lambda: len(deploy.record.positions()) > 100)
     deploy.start(new)
@@ -37,16 +46,18 @@ async def in_the_middle(
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("kept", ["rows", "advisory"], indirect=True)
-@pytest.mark.parametrize("phase", ["let go", "brought"])
+@pytest.mark.parametrize("kept", ["rows", pytest.param("advisory", marks=DEPLOYS)], indirect=True)
+@pytest.mark.parametrize("phase", ["let go", pytest.param("brought", marks=DEPLOYS)])
 async def test_the_old_program_vanishes(
-    deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
+    mp: Milepost, deploy: Deploy, load: Load, kept: tuple[Version, Stored], phase: str
 ) -> None:
-    old, stored = kept
-    new = old.but("v2", orders="property")
-    await in_the_middle(deploy, load, stored, old, new, phase)
+    first, stored = kept
+    old = first.but("v1", lease=60)
+    new = old.but("v2", orders="property", fails=False)
+    await in_the_middle(deploy, load, stored, old, new, phase, takes=3600)
     killed, process = deploy.processes
     killed.kill()
+    await expire(mp, killed.pid)
     await process.until_said("orders: order changed from stream to property key, from position")
     await load.append(60)
     await deploy.until_all(load.positions)
@@ -62,6 +73,7 @@ async def test_the_old_program_vanishes(
 
 
 @pytest.mark.parametrize("phase", ["let go", "brought"])
+@pytest.mark.shard("deploys")
 async def test_the_new_program_vanishes_and_the_old_one_goes_on(
     deploy: Deploy, load: Load, stored: Stored, phase: str
 ) -> None:
@@ -76,6 +88,7 @@ async def test_the_new_program_vanishes_and_the_old_one_goes_on(
     assert disorders(deploy.record.handled(), by_stream) == []
 
 
+@pytest.mark.shard("deploys")
 async def test_two_new_processes_at_once(deploy: Deploy, load: Load, stored: Stored) -> None:
     new = V1.but("v2", orders="property", lanes=6)
     async with load.going_on():
@@ -91,6 +104,7 @@ async def test_two_new_processes_at_once(deploy: Deploy, load: Load, stored: Sto
     assert max(deploy.record.positions("v1")) < min(deploy.record.positions("v2"))
 
 
+@pytest.mark.shard("deploys")
 async def test_two_different_new_programs_at_once(deploy: Deploy, load: Load, stored: Stored) -> None:
     """One after the other; which is the last does not matter, and the others wait."""
     deploy.start(V1)

@@ -22,7 +22,9 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     takes: float = 0.002
     """Seconds that a handler takes."""
     fails: bool = True
-    """Whether handlers do what messages ask for: fail, or park."""
+    """Whether handlers do what messages ask for: take long, fail, or park."""
+    grace: float = 10
+    """Seconds that handlers have when the program is asked to end."""
     exactly_once: bool = False
     delay: float = 0.2
     """Seconds until the next attempt."""
@@ -35,6 +37,8 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """How many steps of the schema the program's Milepost knows beyond this one's."""
     breaking: bool = False
     """Whether the last of them asks for a program that knows it."""
+    asks_often: bool = False
+    """Whether a program that waits for newer ones to end asks often, and notes each time in a file."""
     other: bool = False
     """Whether the program has another subscription beside, `others`."""
     beside: str | None = None

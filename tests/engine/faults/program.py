@@ -30,7 +30,13 @@ async def act(message: Message[Any], attempt: int) -> None:
         case "wait":
             await asyncio.Event().wait()
         case "block":
-            time.sleep(wish["seconds"])  # noqa: ASYNC251 -- what a careless handler does
+            block(wish)
+
+
+def block(wish: dict[str, Any]) -> None:
+    """What a careless handler does, until a file is there."""
+    while not Path(wish["until"]).exists():
+        time.sleep(0.02)
 
 
 def declare_lines(mp: Milepost, book: Book, options: dict[str, Any]) -> None:
@@ -44,7 +50,8 @@ def declare_plain(mp: Milepost, book: Book, options: dict[str, Any]) -> None:
     @mp.subscription("plain", category="order", **options)
     def handle(message: Message[Any], context: Context) -> None:
         with book.entry(message, context.attempt):
-            time.sleep((message.data or {}).get("seconds", 0))
+            if message.data:
+                block(message.data)
 
 
 def declare_effects(mp: Milepost, book: Book, options: dict[str, Any]) -> None:

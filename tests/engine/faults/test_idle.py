@@ -6,16 +6,14 @@ from typing import Any
 import pytest
 
 from conftest import absent
-from engine.faults.talk import statements
+from engine.faults.talk import idle, looks, statements
 from milepost import Message, Milepost, NewMessage, Park
-from milepost.log.wakeups import PROBE_TIMEOUT
-from patience import within
+from milepost.log.feed import POLL_WITHOUT_LISTENING
+from patience import until, within
 from servers import PGBOUNCER, Server, pooler_before
 from support import qualified, rows_by_state
 
-SECONDS = 3.0
-MOST = 10.0
-"""Statements a second."""
+LOOKS = 1
 
 
 def declare(mp: Milepost, name: str) -> None:
@@ -32,7 +30,16 @@ async def until_parked(mp: Milepost, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("subscriptions", [1, 20])
+async def asked_between_looks(server: Server) -> list[str]:
+    """What a worker asks for from one look at its subscriptions to a later one."""
+    before = len(looks(statements(server)))
+    await until(lambda: len(looks(statements(server))) > before + LOOKS, 60)
+    asked = statements(server)
+    places = looks(asked)
+    return asked[places[before] : places[before + LOOKS]]
+
+
+@pytest.mark.parametrize("subscriptions", [1, pytest.param(20, marks=pytest.mark.shard("faults"))])
 async def test_an_idle_worker_asks_for_little(talkative: Server, subscriptions: int) -> None:
     """Also when it has handled and parked messages."""
     mp = Milepost(talkative.url(), schema=f"idle_{subscriptions}")
@@ -42,13 +49,11 @@ async def test_an_idle_worker_asks_for_little(talkative: Server, subscriptions: 
         for number in range(20):
             await mp.append(f"order-{number}", NewMessage("odd" if number == 7 else "even"))
         await until_parked(mp, subscriptions)
-        await asyncio.sleep(1)
-        before = len(statements(talkative))
-        await asyncio.sleep(SECONDS)
-        asked = statements(talkative)[before:]
-    assert len(asked) < MOST * SECONDS, "\n".join(asked)
+        asked = await asked_between_looks(talkative)
+    assert len(asked) < idle(asked), "\n".join(asked)
 
 
+@pytest.mark.shard("faults")
 async def test_behind_a_pooler_too(talkative: Server) -> None:
     """Nobody says there that something is new: it looks, but not all the time."""
     if not PGBOUNCER.exists():
@@ -61,10 +66,8 @@ async def test_behind_a_pooler_too(talkative: Server) -> None:
             await mp.append("order-1", NewMessage("odd"))
             await until_parked(mp, 5)
             # Until it is known that nothing arrives, and it looks as seldom as it ever does.
-            await asyncio.sleep(PROBE_TIMEOUT + 3)
-            before = len(statements(talkative))
-            await asyncio.sleep(SECONDS)
-            asked = statements(talkative)[before:]
+            await until(lambda: mp.log.feed._unheard == POLL_WITHOUT_LISTENING[1], 60)
+            asked = await asked_between_looks(talkative)
             await mp.append("order-2", NewMessage("odd"))
             await until_parked(mp, 10)
-    assert len(asked) < MOST * SECONDS, "\n".join(asked)
+    assert len(asked) < idle(asked), "\n".join(asked)

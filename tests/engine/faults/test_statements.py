@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from engine.faults.talk import statements
+from engine.faults.talk import idle, statements
 from milepost import Message, Milepost, NewMessage, Transaction
 from servers import Server
+
+pytestmark = pytest.mark.shard("large")
 
 COUNT = 2000
 
@@ -72,9 +74,10 @@ async def asked_for(server: Server, schema: str, streams: int, declare: Declare)
 async def test_a_backlog_costs_few_statements_a_message(talkative: Server, declare: Declare, most: float) -> None:
     """0.024, 0.025 and 0.55 as this was written, with those of the start."""
     asked = await asked_for(talkative, declare.__name__, 200, declare)
-    assert len(asked) < most * COUNT, Counter(asked).most_common(10)
+    assert len(asked) < most * COUNT + idle(asked), Counter(asked).most_common(10)
 
 
 async def test_statements_do_not_grow_with_the_streams(talkative: Server) -> None:
     few, many = [await asked_for(talkative, f"of_{count}", count, one_by_one) for count in (10, COUNT)]
-    assert len(few) / 2 < len(many) < len(few) * 2, (Counter(few).most_common(10), Counter(many).most_common(10))
+    growth = (len(few) / 2 - idle(few), len(many), len(few) * 2 + idle(many))
+    assert growth == tuple(sorted(growth)), (Counter(few).most_common(10), Counter(many).most_common(10))
