@@ -177,7 +177,7 @@ class TestRetry:
     async def test_those_that_are_retrying_anyway(self, mp: Milepost) -> None:
         shop = Shop(mp, retry=Retry(delay=3600))
         await shop.append("bad")
-        async with mp.running(), asyncio.timeout(40):
+        async with mp.running(), asyncio.timeout(60):
             while not await shop.listed(state="retrying"):
                 await asyncio.sleep(0.02)
         shop.broken = False
@@ -209,7 +209,7 @@ class TestRetry:
     async def test_workers_that_have_nothing_to_do_look_at_once(self, mp: Milepost) -> None:
         shop = Shop(mp)
         await shop.append("odd", "even")
-        async with mp.running(), asyncio.timeout(30):
+        async with mp.running(), asyncio.timeout(60):
             while await shop.managed.count_deliveries() < 2:
                 await asyncio.sleep(0.02)
             shop.broken = False
@@ -273,10 +273,18 @@ class TestSkip:
     ],
 )
 async def test_contradictions_are_refused(
-    shop: Shop, verb: str, words: dict[str, Any], error: type[Exception], message: str
+    verb: str, words: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    """Before anything is asked of a database: there is none."""
+    nowhere = Milepost("postgresql://nowhere").manage("invoices")
     with pytest.raises(error, match=message):
-        await getattr(shop.managed, verb)(**words)
+        await getattr(nowhere, verb)(**words)
+
+
+@pytest.mark.parametrize("verb", ["retry", "skip"])
+async def test_a_contradiction_changes_nothing(shop: Shop, verb: str) -> None:
+    with pytest.raises(TypeError, match="positions and all exclude each other"):
+        await getattr(shop.managed, verb)(positions=[1], all=True)
     assert len(await shop.listed(state="parked")) == 2
 
 

@@ -21,6 +21,13 @@ from support import Connection, MakeMilepost, following, positions, qualified
 M = NewMessage("happened")
 
 
+@pytest.fixture(params=["embedded", "postgresql_15"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Both servers: what is tested here rests on what each of them does."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 async def other(database_url: str) -> AsyncIterator[Connection]:
     """A connection of somebody else's, in a transaction from its first statement on."""

@@ -329,6 +329,12 @@ async def test_a_stream_that_grows_while_it_is_read(mp: Milepost, types: str | N
 class TestPlans:
     """A lost index is a failing test."""
 
+    @pytest.fixture(params=["embedded", "postgresql_15"])
+    def database_url(self, request: pytest.FixtureRequest) -> str:
+        """Both servers: each plans by itself."""
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        return url
+
     async def plan(self, mp: Milepost, query: Query, **bounds: Any) -> str:
         schema = mp.settings["schema"].value
         await fill(mp)
@@ -431,6 +437,12 @@ def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 class TestNothingKnown:
     """Before a table is analyzed, as after an import or in its first minute: what a page costs is bounded."""
+
+    @pytest.fixture(params=["embedded", "postgresql_15"])
+    def database_url(self, request: pytest.FixtureRequest) -> str:
+        """Both servers: each plans by itself."""
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        return url
 
     @pytest.mark.parametrize("backwards", [False, True])
     @pytest.mark.parametrize(

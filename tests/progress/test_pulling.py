@@ -1,7 +1,7 @@
 """Claims and heads in PostgreSQL: what the functions of the schema promise, one by one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import msgspec
@@ -91,12 +91,16 @@ def taken(reply: Reply) -> list[int]:
     return sorted([row.position for row in reply.ready] + (reply.converted or []))
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
-async def table(request: pytest.FixtureRequest, clean_schema: Callable[[str], str]) -> AsyncIterator[Table]:
-    url = request.getfixturevalue(f"{request.param}_url")
-    keeper = await PostgresKeeper(url, clean_schema(url)).open()
-    yield Table(keeper)
-    await keeper.close()
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Each of the servers in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+async def table(postgres: PostgresKeeper) -> Table:
+    return Table(postgres)
 
 
 @pytest.fixture
@@ -296,7 +300,13 @@ class TestHeads:
 
 
 class TestCost:
-    """With a hundred thousand rows, by plans that were made when there was none."""
+    """With many rows, by plans that were made when there was none; in the shard `large` a hundred thousand."""
+
+    @pytest.fixture(params=["embedded", "postgresql_15"])
+    def database_url(self, request: pytest.FixtureRequest) -> str:
+        """Both servers: each plans by itself."""
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        return url
 
     @pytest.fixture
     async def session(self, table: Table) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
@@ -304,8 +314,20 @@ class TestCost:
             yield session
 
     @pytest.mark.parametrize("ordered_by", [None, "stream"])
+    async def test_it_is_the_same_with_10_000_rows(
+        self, table: Table, session: psycopg.AsyncConnection[Any], ordered_by: str | None
+    ) -> None:
+        await self._work_beside(table, session, ordered_by, 10_000)
+
+    @pytest.mark.shard("large")
+    @pytest.mark.parametrize("ordered_by", [None, "stream"])
     async def test_it_is_the_same_with_100_000_rows(
         self, table: Table, session: psycopg.AsyncConnection[Any], ordered_by: str | None
+    ) -> None:
+        await self._work_beside(table, session, ordered_by, 100_000)
+
+    async def _work_beside(
+        self, table: Table, session: psycopg.AsyncConnection[Any], ordered_by: str | None, count: int
     ) -> None:
         await table.create(ordered_by=ordered_by)
         await self._work(table, session, at=0, ordered=ordered_by is not None)
@@ -316,8 +338,9 @@ class TestCost:
                       case when n %% 3 = 0 then {}.clock() + interval '1 day' end,
                       case n %% 3 when 0 then 'retrying' else 'waiting' end,
                       case when %(ordered)s then 'k' || n %% 7 end, not %(ordered)s or n <= 7
-               from generate_series(1, 100000) n""",
+               from generate_series(1, %(count)s::integer) n""",
             id=table.id,
+            count=count,
             ordered=ordered_by is not None,
         )
         await table.keeper.run('update {}.cursors set "position" = 200000')
@@ -423,7 +446,7 @@ async def test_what_is_not_for_pulling(table: Table) -> None:
 
 async def test_two_who_settle_in_opposite_order_do_not_wait_for_ever(table: Table) -> None:
     await table.create(ordered_by="stream")
-    for _ in range(20):
+    for _ in range(5):
         reply = await table.convert([f"k{number}" for number in range(50)], limit=50)
         positions = taken(reply)
         held = await asyncio.gather(
