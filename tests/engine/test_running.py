@@ -607,13 +607,13 @@ async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(
         held = qualified("select count(distinct owner), count(*) filter (where owner is null) from {}.lanes", one)
         async with asyncio.timeout(60):
             while list(await one.log.database.execute(held, {})) != [(2, 0)]:
-                await asyncio.sleep(0.05)
-        await fill(one, 400, streams=50)
+                await asyncio.sleep(0.01)
+        await fill(one, 100, streams=50)
         async with asyncio.timeout(60):
-            while sum(map(len, seen.values())) < 400:
-                await asyncio.sleep(0.05)
+            while sum(map(len, seen.values())) < 100:
+                await asyncio.sleep(0.01)
     assert len(seen) == 2
-    assert sorted(seen[0] + seen[1]) == list(range(1, 401))
+    assert sorted(seen[0] + seen[1]) == list(range(1, 101))
 
 
 async def test_run_until_idle_waits_for_what_other_workers_have(make_mp: MakeMilepost) -> None:

@@ -79,7 +79,7 @@ def choices() -> Iterator[Any]:
             yield pytest.param(progress, leases, marks=marks, id=f"{progress}-{leases}")
 
 
-every_choice = pytest.mark.parametrize(("progress", "leases"), choices(), indirect=True)
+every_choice = pytest.mark.parametrize(("progress", "leases"), list(choices()), indirect=True)
 
 
 async def fill(mp: Milepost, count: int, streams: int = 10) -> None:

@@ -400,7 +400,7 @@ def each_way_to_end() -> Iterator[Any]:
         yield pytest.param(program, id=name, marks=marks)
 
 
-@pytest.mark.parametrize("program", each_way_to_end())
+@pytest.mark.parametrize("program", list(each_way_to_end()))
 def test_a_program_ends_without_a_word(start: Callable[[str], subprocess.Popen[str]], program: str) -> None:
     process = start(program)
     out, err = process.communicate(timeout=60)

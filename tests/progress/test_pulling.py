@@ -392,6 +392,11 @@ async def _read(session: psycopg.AsyncConnection[Any], schema: str) -> tuple[int
 
 
 class TestRetrying:
+    @pytest.fixture
+    def database_url(self, embedded_url: str) -> str:
+        """One server is enough: nothing here is about PostgreSQL."""
+        return embedded_url
+
     @pytest.mark.parametrize(
         "policy",
         [
