@@ -438,12 +438,6 @@ def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 class TestNothingKnown:
     """Before a table is analyzed, as after an import or in its first minute: what a page costs is bounded."""
 
-    @pytest.fixture(params=["embedded", "postgresql_15"])
-    def database_url(self, request: pytest.FixtureRequest) -> str:
-        """Both servers: each plans by itself."""
-        url: str = request.getfixturevalue(f"{request.param}_url")
-        return url
-
     @pytest.mark.parametrize("backwards", [False, True])
     @pytest.mark.parametrize(
         ("category", "count"),

@@ -28,7 +28,7 @@ def schema(unused_schema: str) -> str:
 
 
 async def test_several_processes_start_at_once(make_mp: MakeMilepost, database_url: str, schema: str) -> None:
-    await start_at_once(make_mp, database_url, schema, processes=3)
+    await start_at_once(make_mp, database_url, schema, processes=2)
 
 
 @pytest.mark.shard("processes")

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import absent
 from milepost import Milepost, NewMessage, Unavailable
+from milepost.log import database, feed
 from milepost.log.reader import Query
 from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
 from support import Connection, Follower, following, positions
@@ -37,6 +38,13 @@ def server(binaries: Path) -> Iterator[Server]:
     server = Server(binaries, settings=FORGETFUL).create()
     yield server
     server.remove()
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for a server looks for it more often."""
+    monkeypatch.setattr(feed, "OUTAGE_PAUSE", (0.02, 0.1))
+    monkeypatch.setattr(database, "TRY_AGAIN", 0.1)
 
 
 @pytest.fixture
@@ -210,6 +218,7 @@ async def test_a_clean_restart_behind_a_pooler(server: Server, pooler: PgBouncer
         assert await mp.head() == 3
 
 
+@pytest.mark.shard("faults")
 async def test_a_standby_is_refused(server: Server) -> None:
     async with Milepost(server.url()) as mp:
         await mp.append("a-1", M)
@@ -248,6 +257,8 @@ async def test_a_promoted_standby_is_another_life(server: Server) -> None:
         await flush(mp)
         standby = await asyncio.to_thread(server.copy)
         try:
+            with pytest.raises(Unavailable, match="read-only|hot standby|recovery"):
+                await Milepost(standby.url(), migrate="off").__aenter__()
             await asyncio.to_thread(server.stop, "immediate")
             await asyncio.to_thread(standby.promote)
             async with Milepost(standby.url()) as promoted:
