@@ -23,7 +23,7 @@ async def positions(mp: Milepost, **query: Any) -> list[int]:
 async def until_somebody_waits_for(connection: Connection) -> None:
     """Until another session is held up by what this one has locked."""
     statement = "select exists (select from pg_stat_activity where %s = any (pg_blocking_pids(pid)))"
-    async with await Connection.connect(connection.info.dsn, autocommit=True) as observer, asyncio.timeout(20):
+    async with await Connection.connect(connection.info.dsn, autocommit=True) as observer, asyncio.timeout(60):
         while True:
             cursor = await observer.execute(statement, [connection.info.backend_pid])
             if await cursor.fetchone() == (True,):
@@ -58,7 +58,7 @@ class Follower:
 
     async def until(self, count: int) -> list[int]:
         """What it saw, once that is so many messages."""
-        async with within(20, lambda: f"{self.seen}, wanted {count}"), self._grown:
+        async with within(60, lambda: f"{self.seen}, wanted {count}"), self._grown:
             while len(self.seen) < count:
                 if self._task.done():
                     self._task.result()

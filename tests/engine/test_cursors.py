@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.faults.crew import until
-from milepost import Message, Milepost, NewMessage
+from milepost import Checkpoint, Message, Milepost, NewMessage
 from milepost.dispatch import Cursor, Tally, Write
 from milepost.engine import cursors as module
 from milepost.engine.cursors import Cursors
@@ -149,27 +149,35 @@ async def test_one_that_is_to_end_while_it_writes_for_others(slow: Slow, lanes: 
 
 
 async def test_subscriptions_of_a_program_write_together(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They need not begin at the same time: what went together once is due together again."""
+    """They need not begin at the same time: what comes while the first of them writes goes together."""
+    count, rounds = 10, 5
+    asked: set[int] = set()
     written: list[set[int]] = []
-    write = PostgresProgress.write
+    ask, write = Cursors.write, PostgresProgress.write
 
-    async def noticed(self: PostgresProgress, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+    async def asking(self: Cursors, cursors: Lanes) -> list[Exchanged | None]:
+        asked.update(held.subscription for held, _ in cursors)
+        return await ask(self, cursors)
+
+    async def noticed(self: PostgresProgress, cursors: Lanes) -> list[Exchanged | None]:
+        # It takes as long as it takes the others to come.
+        await until(lambda: len(asked) == count)
         written.append({held.subscription for held, _ in cursors})
-        # As long as one takes where a commit waits for the disk.
-        await asyncio.sleep(0.05)
         return await write(self, cursors)
 
+    monkeypatch.setattr(Cursors, "write", asking)
     monkeypatch.setattr(PostgresProgress, "write", noticed)
     handled: list[int] = []
-    for number in range(10):
+    for number in range(count):
 
-        @mp.subscription(f"each-{number}")
+        @mp.subscription(f"each-{number}", lanes=1, checkpoint=Checkpoint(seconds=0.01))
         async def handle(message: Message[Any]) -> None:
             handled.append(message.position)
 
     async with mp.running():
-        for number in range(100):
+        for number in range(1, rounds + 1):
+            asked.clear()
             await mp.append(f"order-{number}", NewMessage("placed"))
-            await asyncio.sleep(0.02)
-        await until(lambda: len(handled) == 1000)
+            await until(lambda number=number: sum(map(len, written)) >= number * count)  # type: ignore[misc]
+    assert len(handled) == rounds * count
     assert sum(map(len, written)) >= 4 * len(written)

@@ -127,9 +127,11 @@ class TestLooking:
             ({"limit": True}, "limit: a number from 0 on"),
         ],
     )
-    async def test_what_cannot_be_meant(self, shop: Shop, choice: dict[str, Any], words: str) -> None:
+    async def test_what_cannot_be_meant(self, choice: dict[str, Any], words: str) -> None:
+        """It is refused before anything is asked of a database: there is none."""
+        nowhere = Milepost("postgresql://nowhere").manage("invoices")
         with pytest.raises(ValueError, match=words):
-            await shop.listed(**choice)
+            _ = [delivery async for delivery in nowhere.deliveries(**choice)]
 
     async def test_an_unknown_subscription(self, shop: Shop) -> None:
         with pytest.raises(UnknownSubscription, match="did you mean 'default/invoices'"):
@@ -177,7 +179,7 @@ class TestRetry:
     async def test_those_that_are_retrying_anyway(self, mp: Milepost) -> None:
         shop = Shop(mp, retry=Retry(delay=3600))
         await shop.append("bad")
-        async with mp.running(), asyncio.timeout(40):
+        async with mp.running(), asyncio.timeout(60):
             while not await shop.listed(state="retrying"):
                 await asyncio.sleep(0.02)
         shop.broken = False
@@ -209,7 +211,7 @@ class TestRetry:
     async def test_workers_that_have_nothing_to_do_look_at_once(self, mp: Milepost) -> None:
         shop = Shop(mp)
         await shop.append("odd", "even")
-        async with mp.running(), asyncio.timeout(30):
+        async with mp.running(), asyncio.timeout(60):
             while await shop.managed.count_deliveries() < 2:
                 await asyncio.sleep(0.02)
             shop.broken = False
@@ -273,10 +275,18 @@ class TestSkip:
     ],
 )
 async def test_contradictions_are_refused(
-    shop: Shop, verb: str, words: dict[str, Any], error: type[Exception], message: str
+    verb: str, words: dict[str, Any], error: type[Exception], message: str
 ) -> None:
+    """Before anything is asked of a database: there is none."""
+    nowhere = Milepost("postgresql://nowhere").manage("invoices")
     with pytest.raises(error, match=message):
-        await getattr(shop.managed, verb)(**words)
+        await getattr(nowhere, verb)(**words)
+
+
+@pytest.mark.parametrize("verb", ["retry", "skip"])
+async def test_a_contradiction_changes_nothing(shop: Shop, verb: str) -> None:
+    with pytest.raises(TypeError, match="positions and all exclude each other"):
+        await getattr(shop.managed, verb)(positions=[1], all=True)
     assert len(await shop.listed(state="parked")) == 2
 
 

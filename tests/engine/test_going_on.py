@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from time import monotonic
 from typing import Any
 
 import psycopg
@@ -11,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from milepost import Message, Milepost, NewMessage, Retry, Transaction
 from milepost.engine import sharing, writing
+from milepost.engine.worker import Worker
 from milepost.log.history import History
 from milepost.log.reader import Query
 from milepost.log.segment import Segment
@@ -18,7 +20,7 @@ from milepost.names import bucket_of
 from patience import within
 from support import Connection, MakeMilepost, qualified
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 TRIES = 20
 """More than there are reasons to wake a reader of a worker that has just begun."""
 
@@ -73,8 +75,11 @@ async def test_a_stop_that_has_to_wait_takes_nothing_new(
             slow.set()
             await over.wait()
 
+    workers: list[Worker] = []
+
     async def run() -> None:
-        async with program, program.running(grace=PATIENCE):
+        async with program, program._program().running(grace=PATIENCE) as worker:
+            workers.append(worker)
             await mp.append("order-0", NewMessage("slow"))
             await slow.wait()
 
@@ -86,8 +91,10 @@ async def test_a_stop_that_has_to_wait_takes_nothing_new(
             await asyncio.sleep(0.01)
     for number in range(8):
         await mp.append(f"order-{number}", NewMessage("late"))
-    # Several times what it takes to look whether lanes are free.
-    await asyncio.sleep(1)
+    # It would look whether lanes are free now, and have time to take them.
+    for _ in range(5):
+        workers[0]._sharing.look_soon()
+        await program.subscriptions()
     over.set()
     await running
     assert [message.type for message in seen.messages] == ["slow"]
@@ -96,8 +103,13 @@ async def test_a_stop_that_has_to_wait_takes_nothing_new(
 
 
 async def test_a_lane_that_could_not_be_given_is_given_later(
-    mp: Milepost, make_mp: MakeMilepost, database_url: str, caplog: pytest.LogCaptureFixture
+    mp: Milepost,
+    make_mp: MakeMilepost,
+    database_url: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(sharing, "BALANCE", 0.05)
     first, second, seen = make_mp(url=impatient(database_url)), make_mp(url=impatient(database_url)), Seen()
     for program in (first, second):
 
@@ -130,7 +142,7 @@ async def test_a_page_that_could_not_be_read_is_read_again(
         if tries > TRIES:
             async for segment in after(self, query, position):
                 yield segment
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.01)
 
     monkeypatch.setattr(History, "after", unavailable)
     program, seen = make_mp(), Seen()
@@ -171,14 +183,15 @@ async def test_when_a_breaker_closes_all_lanes_go_on(mp: Milepost, monkeypatch: 
 async def test_a_row_that_is_due_while_its_lane_is_busy_is_waited_for(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pauses, pause = 0, writing.Writing._pause
+    pause, pauses = writing.Writing._pause, list[tuple[float, float]]()
 
-    async def counted(self: writing.Writing) -> None:
-        nonlocal pauses
-        pauses += 1
+    async def noted(self: writing.Writing) -> None:
+        begun = monotonic()
         await pause(self)
+        pauses.append((begun, monotonic()))
 
-    monkeypatch.setattr(writing.Writing, "_pause", counted)
+    monkeypatch.setattr(writing.Writing, "_pause", noted)
+    monkeypatch.setattr(writing, "LAZY", 0.5)
     failed, slow, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @mp.subscription("lines", lanes=1, retry=Retry(attempts=5, delay=0.2, jitter=0))
@@ -194,11 +207,12 @@ async def test_a_row_that_is_due_while_its_lane_is_busy_is_waited_for(
         await failed.wait()
         await mp.append("order-2", NewMessage("slow"))
         await slow.wait()
-        before = pauses
-        await asyncio.sleep(1)
-        looked = pauses - before
+        due = monotonic() + 0.2
+        # It rests, and for long: looking again and again it never would.
+        async with within(PATIENCE, lambda: pauses[-20:]):
+            while not any(begun > due and ended - begun > 0.4 for begun, ended in pauses):
+                await asyncio.sleep(0.01)
         over.set()
-    assert looked < 100
 
 
 async def test_slow_transactions_leave_connections_to_others(make_mp: MakeMilepost) -> None:

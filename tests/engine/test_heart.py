@@ -11,7 +11,7 @@ from milepost.errors import Unavailable
 from milepost.progress.protocol import Home, Membership, Share
 
 LEASE = 0.03
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class FailsFirst:

@@ -175,7 +175,10 @@ async def test_whoever_lacks_the_function_says_that_more_may_have_been_handled(m
             assert found.handled <= 3
 
 
-@pytest.mark.parametrize("seed", range(5))
+MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.shard("simulation")) for seed in range(2, 5)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, *MORE_SEEDS])
 async def test_it_agrees_with_the_trace(mp: Milepost, seed: int) -> None:
     random = Random(seed)
     order = random.choice(["stream", None, by_property("n")])
@@ -233,7 +236,7 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
         insert into {0}.messages
             (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata)
         select stream_id, n, category_hash, bucket, size, gen_random_uuid(), type, data, properties, metadata
-        from {0}.messages, generate_series(2, 30000) n
+        from {0}.messages, generate_series(2, 5000) n
     """
     await mp.log.database.execute(qualified(fill, mp), {})
     await mp.run_until_idle()
@@ -248,7 +251,7 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
         return found
 
     monkeypatch.setattr(database, "fetch", counting)
-    assert await progress(mp) == stands(30_000, 30_002)
+    assert await progress(mp) == stands(5_000, 5_002)
     assert rows <= 10
 
 

@@ -11,12 +11,35 @@ import pytest
 
 from milepost import Message, Milepost, NewMessage, Transaction, by_function, by_property
 from milepost.dispatch import Retry
+from milepost.engine import sharing
 from milepost.engine.context import Context
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
 from milepost.engine.report import Tally
+from milepost.engine.slots import Slot
 from support import MakeMilepost, qualified
 
 SOON = Retry(attempts=3, delay=0.01, jitter=0)
+
+
+class Crowd:
+    """Calls of a handler that wait for each other: none ends before so many are there at once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._complete = asyncio.Event()
+        self._here = 0
+        self.most = 0
+
+    async def join(self) -> None:
+        self._here += 1
+        self.most = max(self.most, self._here)
+        if self._here == self._size:
+            self._complete.set()
+        await self._complete.wait()
+        # One more than may be would come now.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        self._here -= 1
 
 
 async def rows(mp: Milepost) -> list[tuple[Any, ...]]:
@@ -64,21 +87,16 @@ async def test_the_messages_of_a_stream_are_handled_in_order_and_never_two_at_on
 
 
 async def test_without_an_order_messages_of_a_stream_run_side_by_side(make_mp: MakeMilepost) -> None:
-    mp = make_mp(concurrency=4)
-    running = most = 0
+    mp, crowd = make_mp(concurrency=4), Crowd(4)
 
     @mp.subscription("unordered", category="order", ordered_by=None, lanes=2)
     async def handle(message: Message[Any]) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
+        await crowd.join()
 
     async with mp:
         await fill(mp, 20, streams=1)
         assert (await mp.run_until_idle())["unordered"].handled == 20
-    assert most == 4
+    assert crowd.most == 4
 
 
 async def test_an_order_by_property_goes_over_streams(mp: Milepost) -> None:
@@ -116,21 +134,16 @@ async def test_a_function_that_gives_no_key_parks_the_message_under_its_stream(m
 
 
 async def test_keys_run_side_by_side_up_to_the_concurrency(make_mp: MakeMilepost) -> None:
-    mp = make_mp(concurrency=4)
-    running = most = 0
+    mp, crowd = make_mp(concurrency=4), Crowd(4)
 
     @mp.subscription("wide", category="order")
     async def handle(message: Message[Any]) -> None:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
-        await asyncio.sleep(0.01)
-        running -= 1
+        await crowd.join()
 
     async with mp:
         await fill(mp, 40, streams=20)
         await mp.run_until_idle()
-    assert most == 4
+    assert crowd.most == 4
 
 
 async def test_a_payload_is_decoded_and_other_types_pass(mp: Milepost) -> None:
@@ -226,7 +239,7 @@ async def test_one_name_is_enough_and_two_of_them_are_one(mp: Milepost, only: An
             pass
 
     await fill(mp, 1)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         report = await mp.run_until_idle(only=only)
     assert {name: tally.handled for name, tally in report.items()} == {"some": 1}
 
@@ -268,7 +281,7 @@ async def test_a_run_refuses_what_is_no_grace_time(mp: Milepost) -> None:
         pass
 
     with pytest.raises(ValueError, match="^grace: a number of seconds"):
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await mp.run(grace="5")  # type: ignore[arg-type]
 
 
@@ -468,23 +481,31 @@ async def test_a_handler_that_takes_too_long_has_failed(mp: Milepost) -> None:
     assert await rows(mp) == [(1, "parked", 1, "TimedOut: timed out after 0.05 s")]
 
 
-async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(mp: Milepost) -> None:
+async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It cannot be stopped: another attempt beside it, or the next message, would break the order."""
     began: list[tuple[str, int, int]] = []
-    may_end = threading.Event()
+    may_end, told, expired = threading.Event(), asyncio.Event(), Slot.expired
+
+    def noted(slot: Slot) -> bool:
+        is_over = expired(slot)
+        if is_over:
+            told.set()
+        return is_over
+
+    monkeypatch.setattr(Slot, "expired", noted)
 
     @mp.subscription("plain", category="order", lanes=1, timeout=0.1, retry=Retry(delay=0, jitter=0))
     def handle(message: Message[Any], context: Context) -> None:
         began.append((message.stream, message.version, context.attempt))
         if len(began) == 1:
-            may_end.wait(60)
+            may_end.wait(100)
 
     await mp.append("order-1", [NewMessage("placed")] * 2)
-    async with asyncio.timeout(40), mp.running(grace=30):
+    async with asyncio.timeout(90), mp.running(grace=80):
         try:
-            while not began:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.5)  # past the time-out, and the look for it
+            await told.wait()
             await mp.append("order-2", NewMessage("placed"))
             while ("order-2", 1, 1) not in began:
                 await asyncio.sleep(0.01)
@@ -533,7 +554,7 @@ async def test_new_messages_are_handled_as_they_come(mp: Milepost) -> None:
         while not await mp.log.database.execute(qualified("select 1 from {}.cursors", mp), {}):
             await asyncio.sleep(0.01)
         await mp.append("order-1", NewMessage("placed", "new"))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             await arrived.wait()
 
 
@@ -567,7 +588,10 @@ async def test_several_subscriptions_are_independent(mp: Milepost) -> None:
     assert seen["good"] == 30
 
 
-async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(make_mp: MakeMilepost) -> None:
+async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(
+    make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "BALANCE", 0.05)
     seen: dict[int, list[int]] = defaultdict(list)
     programs = [make_mp() for _ in range(2)]
 
@@ -581,15 +605,15 @@ async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(m
     one, two = programs
     async with one.running(), two.running():
         held = qualified("select count(distinct owner), count(*) filter (where owner is null) from {}.lanes", one)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while list(await one.log.database.execute(held, {})) != [(2, 0)]:
-                await asyncio.sleep(0.05)
-        await fill(one, 400, streams=50)
-        async with asyncio.timeout(30):
-            while sum(map(len, seen.values())) < 400:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.01)
+        await fill(one, 100, streams=50)
+        async with asyncio.timeout(60):
+            while sum(map(len, seen.values())) < 100:
+                await asyncio.sleep(0.01)
     assert len(seen) == 2
-    assert sorted(seen[0] + seen[1]) == list(range(1, 401))
+    assert sorted(seen[0] + seen[1]) == list(range(1, 101))
 
 
 async def test_run_until_idle_waits_for_what_other_workers_have(make_mp: MakeMilepost) -> None:
@@ -608,7 +632,7 @@ async def test_run_until_idle_waits_for_what_other_workers_have(make_mp: MakeMil
 
     async with program() as other, other.running():
         await fill(other, 100, streams=20)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await program().run_until_idle()
         assert sorted(seen) == list(range(1, 101))
 

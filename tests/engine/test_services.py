@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from psycopg.conninfo import make_conninfo
 
 from milepost import (
     AdvisoryLeases,
+    Checkpoint,
     Context,
     Leases,
     LogMismatch,
@@ -30,6 +32,8 @@ from milepost import (
     SchemaMismatch,
     Transaction,
 )
+from milepost.engine import sharing
+from milepost.engine.heart import Heart
 from milepost.engine.kept import Kept
 from patience import looked_at, within
 from support import MakeMilepost, qualified
@@ -52,9 +56,9 @@ def other_url(database_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
-@pytest.fixture(params=["log", "other database", "memory"])
+@pytest.fixture
 def progress(request: pytest.FixtureRequest) -> str | Progress | None:
-    """Each way to keep progress."""
+    """A way to keep progress."""
     if request.param == "other database":
         return str(request.getfixturevalue("other_url"))
     return MemoryProgress() if request.param == "memory" else None
@@ -64,6 +68,18 @@ def progress(request: pytest.FixtureRequest) -> str | Progress | None:
 def leases(request: pytest.FixtureRequest) -> Leases | None:
     """Each way to keep leases."""
     return LEASES[request.param]()
+
+
+def choices() -> Iterator[Any]:
+    """Each way to keep progress with each way to keep leases; in the fast shard each of them once."""
+    fast = {("log", "default"), ("other database", "advisory"), ("memory", "memory")}
+    for progress in ("log", "other database", "memory"):
+        for leases in LEASES:
+            marks = [] if (progress, leases) in fast else [pytest.mark.shard("processes")]
+            yield pytest.param(progress, leases, marks=marks, id=f"{progress}-{leases}")
+
+
+every_choice = pytest.mark.parametrize(("progress", "leases"), list(choices()), indirect=True)
 
 
 async def fill(mp: Milepost, count: int, streams: int = 10) -> None:
@@ -80,11 +96,12 @@ async def rows_in(url: str, mp: Milepost, text: str) -> list[tuple[Any, ...]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with within(30, lambda: looked_at(condition)):
+    async with within(60, lambda: looked_at(condition)):
         while not condition():
             await asyncio.sleep(0.01)
 
 
+@every_choice
 async def test_every_choice_handles_each_message_once_and_goes_on_where_it_was(
     make_mp: MakeMilepost, progress: str | Progress | None, leases: Leases | None
 ) -> None:
@@ -114,6 +131,7 @@ async def test_every_choice_handles_each_message_once_and_goes_on_where_it_was(
     assert seen == dict.fromkeys({*range(50), 100} - behind_seven - {7}, 1)
 
 
+@every_choice
 async def test_every_choice_tries_again(
     make_mp: MakeMilepost, progress: str | Progress | None, leases: Leases | None
 ) -> None:
@@ -133,14 +151,15 @@ async def test_every_choice_tries_again(
 
 
 async def test_programs_share_the_lanes_by_every_kind_of_leases(
-    make_mp: MakeMilepost, leases: Leases | None
+    make_mp: MakeMilepost, leases: Leases | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sharing, "BALANCE", 0.05)
     seen: dict[int, list[int]] = defaultdict(list)
 
     def program(number: int) -> Milepost:
         mp = make_mp(leases=leases)
 
-        @mp.subscription("shared", category="order", lanes=8, lease=6)
+        @mp.subscription("shared", category="order", lanes=8, lease=60)
         async def handle(message: Message[Any]) -> None:
             seen[number].append(message.position)
             if len(seen) < 2:
@@ -161,27 +180,64 @@ async def test_programs_share_the_lanes_by_every_kind_of_leases(
     assert sorted(seen[1] + seen[2]) == list(range(1, head + 1))
 
 
+class Beats:
+    """The beats of a heart, which come soon after each other, and the time that the leases go by."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, mp: Milepost, leases: Leases | None) -> None:
+        self._mp = mp
+        self._offset = 0.0
+        self._begun = 0
+        is_blocked_within = Heart._is_blocked_within
+
+        async def soon(heart: Heart, seconds: float) -> bool:
+            self._begun += 1
+            return await is_blocked_within(heart, 0.02)
+
+        monkeypatch.setattr(Heart, "_is_blocked_within", soon)
+        if isinstance(leases, MemoryLeases):
+            monkeypatch.setattr(leases, "clock", lambda: monotonic() + self._offset)
+
+    def advance(self, seconds: float) -> None:
+        """Time passes, and then the heart beats, without the event loop of whoever calls this."""
+        self._offset += seconds
+        moved = "create or replace function {}.clock() returns timestamptz language sql volatile parallel safe "
+        moved += f"as $$ select clock_timestamp() + interval '{self._offset} s' $$"
+        with psycopg.connect(self._mp.url) as connection:
+            connection.execute(qualified(moved, self._mp).encode())
+        # One may have been under way.
+        wanted, limit = self._begun + 2, monotonic() + 60
+        while self._begun < wanted:
+            assert monotonic() < limit, "the heart does not beat"
+            time.sleep(0.005)
+
+
 async def test_a_loop_that_is_blocked_for_longer_than_the_lease_loses_nothing(
-    make_mp: MakeMilepost, leases: Leases | None, caplog: pytest.LogCaptureFixture
+    make_mp: MakeMilepost,
+    leases: Leases | None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mp = make_mp(leases=leases)
-    attempts = []
+    attempts, beats = [], Beats(monkeypatch, mp, leases)
 
-    @mp.subscription("slow", category="order", lanes=2, lease=5)
+    @mp.subscription("slow", category="order", lanes=2, lease=300, timeout=3600)
     async def handle(message: Message[Any], context: Context) -> None:
         attempts.append(context.attempt)
         if message.data == 0:
-            time.sleep(8)  # noqa: ASYNC251 - what a careless handler does
+            # What a careless handler does: nothing else runs on the loop for three leases.
+            for _ in range(5):
+                beats.advance(180)
 
     takes = "select count(*) from {}.cursors where taken is not null"
-    async with mp.running():
+    async with mp, mp._program().running(grace=60) as worker:
         await mp.append("order-1", NewMessage("placed", 1))
         await until(lambda: len(attempts) == 1)
         before = await rows_in(mp.url, mp, takes)
         await fill(mp, 4, streams=1)
         await until(lambda: len(attempts) == 5)
         # What is balanced after it would be the first to notice.
-        await asyncio.sleep(2)
+        for _ in range(2):
+            await worker._sharing.balanced()
         assert await rows_in(mp.url, mp, takes) == before
     assert attempts == [1] * 5
     assert not [record for record in caplog.records if "lanes are not shared" in record.message]
@@ -204,7 +260,7 @@ async def test_all_of_progress_is_in_the_second_database(make_mp: MakeMilepost, 
                          (select count(*) from {0}.workers), (select count(distinct lane) from {0}.cursors),
                          (select count(*) from {0}.lanes where owner is not null)"""
         statement = kept.replace("{0}", f'"{mp.settings["schema"].value}"')
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await rows_in(other_url, mp, statement) != [(1, 1, 1, 3, 3)]:
                 await asyncio.sleep(0.01)
         assert await rows_in(mp.url, mp, statement) == [(0, 0, 0, 0, 0)]
@@ -432,14 +488,17 @@ async def test_a_log_that_went_back_is_noticed_while_a_program_runs(
 ) -> None:
     mp = idle(make_mp(progress=other_url))
     with pytest.raises(LogMismatch, match="went back"):
-        async with mp.running(grace=1):
+        async with mp, mp.running(grace=1):
+            # Nobody tells of it where nothing is appended.
+            mp.log.feed.poll = 0.02
             await fill(mp, 20)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (await mp.subscriptions())[0].lag.positions:
                     await asyncio.sleep(0.01)
             await go_back(mp, 12)
             await fill(mp, appended)
-            await asyncio.sleep(30)
+            async with asyncio.timeout(60):
+                await asyncio.Event().wait()
     assert await rows_in(other_url, mp, "select max(position) from {}.cursors") == [(20,)]
 
 
@@ -466,18 +525,22 @@ async def test_no_cursor_is_beyond_what_is_remembered_of_the_log(make_mp: MakeMi
     mp = make_mp(progress=other_url)
     seen = []
 
-    @mp.subscription("all", category="order", lanes=4)
+    @mp.subscription("all", category="order", lanes=4, checkpoint=Checkpoint(seconds=0.01))
     async def handle(message: Message[Any]) -> None:
         seen.append(message.position)
 
-    both = """select coalesce(max(c.position), 0) <= max(f.horizon), count(distinct f.horizon) < 5
-              from {0}.followed f left join {0}.cursors c on true"""
-    statement = both.replace("{0}", f'"{mp.settings["schema"].value}"')
+    all_three = """select coalesce(max(c.position), 0) <= max(f.horizon), count(distinct f.horizon) < 5,
+                          coalesce(max(c.position), 0)
+                   from {0}.followed f left join {0}.cursors c on true"""
+    statement = all_three.replace("{0}", f'"{mp.settings["schema"].value}"')
     async with mp.running():
-        for _ in range(10):
+        for number in range(10):
             await fill(mp, 10)
-            assert await rows_in(other_url, mp, statement) == [(True, True)]
-            await asyncio.sleep(0.1)
+            written = 0
+            async with asyncio.timeout(60):
+                while written <= 10 * number:
+                    [(is_covered, are_few, written)] = await rows_in(other_url, mp, statement)
+                    assert (is_covered, are_few) == (True, True)
         await until(lambda: len(seen) == 100)
     ((horizon, position),) = await rows_in(other_url, mp, "select horizon, position from {}.followed")
     assert (horizon, position) == (100, 100)

@@ -1,16 +1,23 @@
 """What may have ended a process runs alone in its process: beside no handler, and no delivery of a consumer."""
 
 import asyncio
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import pytest
-
-from engine.consuming.taking import PATIENCE, is_dry, take
+from engine.consuming.taking import PATIENCE, take, until
 from milepost import Message, Milepost, NewMessage
+from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.owned import Owned
+from milepost.engine.worker import Worker
 from support import qualified
 
-SHORT = 0.5
-"""Seconds in which what is wrongly let go would have run."""
+
+async def can_run(lanes: Callable[[], Iterable[Owned | None]]) -> None:
+    """Until a lane has something that could be handed out if that were permitted, and whoever may has done so."""
+    await until(lambda: any(owned.lane.suspects or owned.lane.has_next for owned in lanes() if owned is not None))
+    for _ in range(20):
+        await asyncio.sleep(0)
 
 
 async def suspect(mp: Milepost, subscription: str, position: int, key: str | None = None) -> None:
@@ -41,9 +48,28 @@ class Handled:
     async def begins(self) -> None:
         await asyncio.wait_for(self.begun.wait(), PATIENCE)
 
-    async def does_not_begin(self) -> None:
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(self.begun.wait(), SHORT)
+    async def is_kept_waiting(self, worker: Worker) -> None:
+        """It has a message, and does not get it."""
+        await can_run(lambda: [owned for runner in worker.runners.values() for owned in runner.lanes.values()])
+        assert not self.begun.is_set()
+
+
+class Next:
+    """The next delivery of a consumer, for which it may have to wait."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._task = asyncio.create_task(take(consumer, 1))
+
+    async def is_kept_waiting(self) -> None:
+        """There is a message, and the consumer does not get it."""
+        desk = self._consumer._desk
+        assert desk is not None
+        await can_run(lambda: [desk.owned])
+        assert not self._task.done()
+
+    async def had(self) -> list[Delivery]:
+        return await self._task
 
 
 async def test_a_handler_s_suspect_waits_for_what_consumers_have_and_they_wait_for_it(mp: Milepost) -> None:
@@ -58,14 +84,15 @@ async def test_a_handler_s_suspect_waits_for_what_consumers_have_and_they_wait_f
     async with mp.consumer("shipping") as consumer:
         [delivery] = await take(consumer, 1)
         await suspect(mp, "invoices", 1, "order-1")
-        async with mp.running():
-            await handled.does_not_begin()
+        async with mp._program().running(grace=PATIENCE) as worker:
+            await handled.is_kept_waiting(worker)
             await delivery.ack()
             await handled.begins()
+            delivery_to_come = Next(consumer)
             await mp.append("parcel-2", NewMessage("packed"))
-            assert await is_dry(consumer)
+            await delivery_to_come.is_kept_waiting()
             handled.may_end.set()
-            [delivery] = await take(consumer, 1)
+            [delivery] = await delivery_to_come.had()
             await delivery.ack()
 
 
@@ -77,15 +104,16 @@ async def test_a_consumer_s_suspect_waits_for_handlers_and_they_wait_for_it(mp: 
         for delivery in await take(consumer, 1):
             await delivery.ack()
     await mp.append("order-1", NewMessage("placed"))
-    async with mp.running():
+    async with mp._program().running(grace=PATIENCE) as worker:
         await handled.begins()
         await suspect(mp, "shipping", 1)
         async with mp.consumer("shipping") as consumer:
-            assert await is_dry(consumer)
+            delivery_to_come = Next(consumer)
+            await delivery_to_come.is_kept_waiting()
             handled.may_end.set()
-            [delivery] = await take(consumer, 1)
+            [delivery] = await delivery_to_come.had()
             handled.begun.clear()
             await mp.append("order-2", NewMessage("placed"))
-            await handled.does_not_begin()
+            await handled.is_kept_waiting(worker)
             await delivery.ack()
             await handled.begins()

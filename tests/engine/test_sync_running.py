@@ -32,7 +32,7 @@ def test_it_works_inside_the_block_only(mp: Milepost, handled: "Queue[Any]") -> 
         for number in range(2):
             with log.running(only=["all"], grace=5):
                 log.append("order-1", NewMessage("placed", number))
-                assert handled.get(timeout=20) == number
+                assert handled.get(timeout=60) == number
             assert log.manage("all").info().owners == ()
         log.append("order-1", NewMessage("placed", 2))
         assert log.manage("all").info().lag.positions == 1
@@ -41,7 +41,7 @@ def test_it_works_inside_the_block_only(mp: Milepost, handled: "Queue[Any]") -> 
 def test_it_opens_by_itself(mp: Milepost, handled: "Queue[Any]") -> None:
     with mp.sync.running():
         mp.sync.append("order-1", NewMessage("placed", 1))
-        assert handled.get(timeout=20) == 1
+        assert handled.get(timeout=60) == 1
     mp.sync.close()
 
 
@@ -73,4 +73,4 @@ def test_an_error_that_ended_the_work_is_raised_at_the_end(
     with mp.sync as log:
         with pytest.raises(ZeroDivisionError):
             with log.running():
-                assert handled.get(timeout=20) == "broken"
+                assert handled.get(timeout=60) == "broken"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage, Retry, Transaction
+from milepost.engine import sharing
 from milepost.engine.rows import Rows
 
 
@@ -14,6 +15,7 @@ async def test_one_that_is_cancelled_before_the_lane_knows_what_was_written(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch, *, exactly_once: bool
 ) -> None:
     """The right to write is that of the old revision, which is gone: what the lane would write is outdated."""
+    monkeypatch.setattr(sharing, "LAST", 0.1)
     entered = asyncio.Event()
 
     async def never(self: Rows, answer: Any) -> Any:
@@ -28,7 +30,7 @@ async def test_one_that_is_cancelled_before_the_lane_knows_what_was_written(
 
     mp.subscription("orders", lanes=1, retry=Retry(delay=100))(write if exactly_once else fail)
 
-    async with mp._program().running(grace=0.5) as worker:
+    async with mp._program().running(grace=0.05) as worker:
         runners = worker.runners.values()
         while not (runners and all(runner.lanes for runner in runners)):
             await asyncio.sleep(0.01)
@@ -37,6 +39,6 @@ async def test_one_that_is_cancelled_before_the_lane_knows_what_was_written(
         before = owned.held
         monkeypatch.setattr(Rows, "answer", never)
         await mp.append("order-1", NewMessage("placed"))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             await entered.wait()
         assert owned.held == before

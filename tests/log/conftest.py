@@ -1,4 +1,7 @@
-"""The log's tests run on the embedded PostgreSQL and on the oldest one that is supported."""
+"""The log's tests run on the embedded PostgreSQL, and in the shard `oldest` on the oldest one that is supported.
+
+Files about what differs between servers, as functions, locks and plans do, override `database_url` to run on both.
+"""
 
 from collections.abc import AsyncIterator
 
@@ -7,7 +10,7 @@ import pytest
 from milepost.log.database import Database
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def database_url(request: pytest.FixtureRequest) -> str:
     """Each of the servers in turn."""
     url: str = request.getfixturevalue(f"{request.param}_url")

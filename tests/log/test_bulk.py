@@ -40,7 +40,7 @@ async def backend(database: Database) -> int:
 
 async def until_it_sleeps(url: str, pid: int) -> None:
     statement = "select from pg_stat_activity where pid = %s and wait_event = 'PgSleep'"
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other, asyncio.timeout(20):
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as other, asyncio.timeout(60):
         while (await other.execute(statement, [pid])).rowcount == 0:
             await asyncio.sleep(0.01)
 

@@ -9,6 +9,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from milepost import Unavailable
+from milepost.log import database as module
 from milepost.log.database import Connection, Database, fetch
 
 
@@ -38,7 +39,7 @@ async def test_one_who_is_cancelled_while_giving_back_takes_nothing_along(databa
     giver.cancel()
     await asyncio.wait([giver])
     told.release()
-    assert await asyncio.wait_for(waiter, 5)
+    assert await asyncio.wait_for(waiter, 60)
 
 
 async def test_one_who_is_cancelled_while_it_is_given_one_gives_it_back(
@@ -80,8 +81,11 @@ async def test_cancellations_at_random(database: Database, statement: str) -> No
         assert await database.execute("select 1", {}) == [(1,)]
 
 
-async def test_a_server_that_is_away_is_looked_for_all_the_time(database_url: str) -> None:
-    """Seven attempts within a while: the pool alone would need a minute for them, and for the next another."""
+async def test_a_server_that_is_away_is_looked_for_all_the_time(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seven attempts: the pool alone would need a minute for them, and for the next another."""
+    monkeypatch.setattr(module, "TRY_AGAIN", 0.05)
     attempts = 0
     enough = asyncio.Event()
 

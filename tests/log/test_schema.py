@@ -14,14 +14,31 @@ from schemas import SECOND
 from support import Connection, MakeMilepost, qualified
 
 
+@pytest.fixture(params=["embedded", "postgresql_15"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Both servers: what is tested here rests on what each of them does."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 def schema(unused_schema: str) -> str:
     """A schema that is not there yet."""
     return unused_schema
 
 
+async def test_several_processes_start_at_once(make_mp: MakeMilepost, database_url: str, schema: str) -> None:
+    await start_at_once(make_mp, database_url, schema, processes=2)
+
+
+@pytest.mark.shard("processes")
 async def test_fifty_processes_start_at_once(make_mp: MakeMilepost, database_url: str, schema: str) -> None:
-    """Eight real ones with several each: every one of them opens, and each migration is applied once."""
+    """Eight real ones stand for seven each."""
+    await start_at_once(make_mp, database_url, schema, processes=8)
+
+
+async def start_at_once(make_mp: MakeMilepost, database_url: str, schema: str, *, processes: int) -> None:
+    """Real processes with seven programs each: every one of them opens, and each migration is applied once."""
     program = (
         "import asyncio\n"
         "from milepost import Milepost, NewMessage\n"
@@ -31,10 +48,10 @@ async def test_fifty_processes_start_at_once(make_mp: MakeMilepost, database_url
         "async def main(): await asyncio.gather(*(one() for _ in range(7)))\n"
         "asyncio.run(main())\n"
     )
-    processes = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(8)]
-    assert [await asyncio.to_thread(process.wait) for process in processes] == [0] * 8
+    started = [subprocess.Popen([sys.executable, "-c", program]) for _ in range(processes)]
+    assert [await asyncio.to_thread(process.wait) for process in started] == [0] * processes
     async with make_mp() as mp:
-        assert await mp.last("a-1") == 56
+        assert await mp.last("a-1") == 7 * processes
         async with mp.log.database.connection() as connection:
             found = await schemas.status(connection, schema)
     assert [entry["number"] for entry in found.applied] == [m.number for m in schemas.MIGRATIONS]

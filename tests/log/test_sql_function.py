@@ -19,6 +19,13 @@ ID = UUID("00000000-0000-4000-8000-000000000001")
 OTHER_ID = UUID("00000000-0000-4000-8000-000000000002")
 
 
+@pytest.fixture(params=["embedded", "postgresql_15"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Both servers: what is tested here rests on what each of them does."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
 @pytest.fixture
 def mp(make_mp: MakeMilepost) -> Iterator[Milepost]:
     mp = make_mp()
@@ -65,7 +72,7 @@ def psql(mp: Milepost, script: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     return done.stdout + done.stderr
 

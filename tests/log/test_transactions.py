@@ -221,7 +221,9 @@ ASYNC: dict[str, Callable[[str], AbstractAsyncContextManager[Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=["embedded", "postgresql_15"])
+@pytest.fixture(
+    scope="module", params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))]
+)
 def database_url(request: pytest.FixtureRequest) -> str:
     """Each of the servers in turn, for all tests of this file."""
     url: str = request.getfixturevalue(f"{request.param}_url")
@@ -439,7 +441,7 @@ def connect(database_url: str) -> Iterator[Callable[[], Psycopg]]:
     opened: list[Psycopg] = []
 
     def connect() -> Psycopg:
-        opened.append(psycopg.connect(database_url, options="-c statement_timeout=20s"))
+        opened.append(psycopg.connect(database_url, options="-c statement_timeout=60s"))
         return opened[-1]
 
     yield connect
@@ -519,7 +521,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 def until_blocked(connection: Psycopg, observer: Psycopg) -> None:
     """Waits until a connection waits for another's lock."""
     pid = connection.info.backend_pid
-    end = time.monotonic() + 40
+    end = time.monotonic() + 60
     while time.monotonic() < end:
         row = observer.execute("select cardinality(pg_blocking_pids(%s)) > 0", [pid]).fetchone()
         observer.rollback()
@@ -546,7 +548,7 @@ def test_a_second_appender_waits_for_the_first(
     waiting = threads.submit(mp.sync.append, stream, PAID, connection=second)
     until_blocked(second, observer)
     getattr(first, ending)()
-    assert waiting.result(20).version == before + (2 if ending == "commit" else 1)
+    assert waiting.result(60).version == before + (2 if ending == "commit" else 1)
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["new", "existing"])
@@ -563,7 +565,7 @@ def test_a_second_appender_is_told_what_the_first_made(
     until_blocked(second, observer)
     first.commit()
     with pytest.raises(WrongVersion) as wrong:
-        waiting.result(20)
+        waiting.result(60)
     assert wrong.value.actual == before + 1
     assert mp.sync.append(stream, PAID, connection=second, expected=before + 1).version == before + 2
 
@@ -577,7 +579,7 @@ def test_a_second_appender_of_the_same_id_finds_it(
     waiting = threads.submit(mp.sync.append, stream, known, connection=second)
     until_blocked(second, observer)
     first.commit()
-    assert waiting.result(20) == replace(done, duplicate=True)
+    assert waiting.result(60) == replace(done, duplicate=True)
 
 
 def test_append_many_locks_streams_in_one_order(
@@ -591,7 +593,7 @@ def test_append_many_locks_streams_in_one_order(
     # Had the other locked in its own order, this would wait for it and it for this.
     assert mp.sync.append_many({late: PLACED, early: PLACED}, connection=first)[late].version == 1
     first.commit()
-    assert {name: done.version for name, done in waiting.result(20).items()} == {early: 3, late: 2}
+    assert {name: done.version for name, done in waiting.result(60).items()} == {early: 3, late: 2}
 
 
 def test_two_appends_in_opposite_order_deadlock(
@@ -608,7 +610,7 @@ def test_two_appends_in_opposite_order_deadlock(
     with pytest.raises(psycopg.errors.DeadlockDetected):
         mp.sync.append(f"{stream}-a", PAID, connection=second)
     second.rollback()
-    assert waiting.result(20).version == 1
+    assert waiting.result(60).version == 1
 
 
 @pytest.mark.usefixtures("prepared_transactions")

@@ -16,7 +16,7 @@ async def postgres(database_url: str, schema: str) -> AsyncIterator[PostgresKeep
     await keeper.close()
 
 
-@pytest.fixture(params=["memory", "embedded", "postgresql_15"])
+@pytest.fixture(params=["memory", "embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 async def keeper(request: pytest.FixtureRequest, clean_schema: Callable[[str], str]) -> AsyncIterator[Keeper]:
     """Progress in each way."""
     if request.param == "memory":

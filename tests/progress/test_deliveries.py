@@ -25,7 +25,7 @@ EVERY = [
 ]
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def database_url(request: pytest.FixtureRequest) -> str:
     """Each of the servers in turn."""
     url: str = request.getfixturevalue(f"{request.param}_url")
@@ -251,7 +251,13 @@ class TestDecisions:
 
 
 class TestCosts:
-    """With 100,000 rows of a kind each statement reads what it needs, by an index."""
+    """With many rows of a kind each statement reads what it needs, by an index; in the shard `large` 100,000."""
+
+    @pytest.fixture(params=["embedded", "postgresql_15"])
+    def database_url(self, request: pytest.FixtureRequest) -> str:
+        """Both servers: each plans by itself."""
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        return url
 
     async def plan(self, connection: Connection, statement: str, parameters: dict[str, Any]) -> dict[str, Any]:
         text: Any = "explain (analyze, buffers, format json) " + statement
@@ -267,9 +273,28 @@ class TestCosts:
         return found.union(*(self.nodes(child) for child in plan.get("Plans", ())))
 
     @pytest.mark.parametrize("is_planned_before", [False, True])
+    async def test_rows_of_every_kind(
+        self, postgres: PostgresKeeper, deliveries: PostgresDeliveries, owner: Owner, is_planned_before: bool
+    ) -> None:
+        await self.work_beside(postgres, deliveries, owner, 10_000, is_planned_before=is_planned_before)
+
+    @pytest.mark.shard("large")
+    @pytest.mark.parametrize("is_planned_before", [False, True])
     async def test_hundreds_of_thousands_of_rows(
         self, postgres: PostgresKeeper, deliveries: PostgresDeliveries, owner: Owner, is_planned_before: bool
     ) -> None:
+        await self.work_beside(postgres, deliveries, owner, 100_000, is_planned_before=is_planned_before)
+
+    async def work_beside(
+        self,
+        postgres: PostgresKeeper,
+        deliveries: PostgresDeliveries,
+        owner: Owner,
+        count: int,
+        *,
+        is_planned_before: bool,
+    ) -> None:
+        """Choose, look and decide, beside `count` rows of each kind."""
         subscription = owner.held.subscription
         statement = deliveries._statements.get
         named = {"subscription": subscription}
@@ -281,7 +306,7 @@ class TestCosts:
                 planned: Any = statement("decide")
                 decided = {"positions": [1], "state": "retrying", "states": ["parked"], "anew": True}
                 await connection.execute(planned, named | decided)
-            await test_postgresql.TestCosts().fill(connection, postgres.schema, subscription)
+            await test_postgresql.TestCosts().fill(connection, postgres.schema, subscription, count)
             if not is_planned_before:
                 await connection.execute(f'analyze "{postgres.schema}".deliveries'.encode())
             states = {"states": ["parked"], "key": None, "reason": None, "span": 10_000}

@@ -140,7 +140,7 @@ async def test_a_worker_that_beats_just_now_is_not_expired(postgres: PostgresKee
     await postgres.advance(0.6 * LEASE)
     async with await postgres.connect() as connection:
         await connection.execute(postgres.qualified("update {}.workers set beat = {}.clock() where id = 'w0'"))
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             assert not await other.balance({1: 2})
     await crew.settle({1: 2})
     assert len(owner.held[1]) == 1
@@ -173,10 +173,20 @@ async def test_the_server_ends_the_session_of_a_worker_that_does_not_beat(postgr
     await crew.close()
 
 
+async def test_one_statement_balances_a_hundred_subscriptions(postgres: PostgresKeeper) -> None:
+    await balance_many(postgres, 100)
+
+
+@pytest.mark.shard("large")
 async def test_one_statement_balances_a_thousand_subscriptions(postgres: PostgresKeeper) -> None:
+    await balance_many(postgres, 1000)
+
+
+async def balance_many(postgres: PostgresKeeper, count: int) -> None:
+    """Two workers share `count` subscriptions of 16 lanes."""
     crew = PostgresCrew(postgres)
     workers = [await crew.hire() for _ in range(2)]
-    wanted = dict.fromkeys(range(1, 1001), 16)
+    wanted = dict.fromkeys(range(1, count + 1), 16)
     await crew.settle(wanted)
     totals = [sum(map(len, worker.held.values())) for worker in workers]
     assert all(one == other for one, other in pairwise(totals))

@@ -193,9 +193,9 @@ class TestCursorsOfSeveralSubscriptions:
 
     async def test_two_who_write_the_same_lanes(self, keeper: Keeper) -> None:
         """One of them is stale, and neither waits for ever for the other."""
-        held = await self.held(keeper, *"abcd", lanes=100)
+        held = await self.held(keeper, *"abcd", lanes=25)
         other = await keeper.another()
-        for position in range(1, 21):
+        for position in range(1, 9):
             forwards = [(one, passed(position)) for one in held]
             mine, theirs = await asyncio.gather(keeper.progress.write(forwards), other.write(forwards[::-1]))
             both = list(zip(mine, theirs[::-1], strict=True))

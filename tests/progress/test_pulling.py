@@ -1,7 +1,7 @@
 """Claims and heads in PostgreSQL: what the functions of the schema promise, one by one."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from uuid import uuid4
 
@@ -92,12 +92,16 @@ def taken(reply: Reply) -> list[int]:
     return sorted([row.position for row in reply.ready] + (reply.converted or []))
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
-async def table(request: pytest.FixtureRequest, clean_schema: Callable[[str], str]) -> AsyncIterator[Table]:
-    url = request.getfixturevalue(f"{request.param}_url")
-    keeper = await PostgresKeeper(url, clean_schema(url)).open()
-    yield Table(keeper)
-    await keeper.close()
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """Each of the servers in turn."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture
+async def table(postgres: PostgresKeeper) -> Table:
+    return Table(postgres)
 
 
 @pytest.fixture
@@ -299,6 +303,12 @@ class TestHeads:
 class TestCost:
     """With a hundred thousand rows, by plans that were made when there was none."""
 
+    @pytest.fixture(params=["embedded", "postgresql_15"])
+    def database_url(self, request: pytest.FixtureRequest) -> str:
+        """Both servers: each plans by itself."""
+        url: str = request.getfixturevalue(f"{request.param}_url")
+        return url
+
     @pytest.fixture
     async def session(self, table: Table) -> AsyncIterator[psycopg.AsyncConnection[Any]]:
         async with await psycopg.AsyncConnection.connect(table.keeper.url, autocommit=True) as session:
@@ -370,6 +380,11 @@ async def _read(session: psycopg.AsyncConnection[Any], schema: str) -> tuple[int
 
 
 class TestRetrying:
+    @pytest.fixture
+    def database_url(self, embedded_url: str) -> str:
+        """One server is enough: nothing here is about PostgreSQL."""
+        return embedded_url
+
     @pytest.mark.parametrize(
         "policy",
         [
@@ -451,7 +466,7 @@ async def test_what_is_not_for_pulling(table: Table) -> None:
 
 async def test_two_who_settle_in_opposite_order_do_not_wait_for_ever(table: Table) -> None:
     await table.create(ordered_by="stream")
-    for _ in range(20):
+    for _ in range(5):
         reply = await table.convert([f"k{number}" for number in range(50)], limit=50)
         positions = taken(reply)
         held = await asyncio.gather(

@@ -1,7 +1,7 @@
 """Random schedules of the simulation, with each store of progress beside the plain one: they say the same."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -11,10 +11,11 @@ from dispatch.simulation.schedule import KINDS, drawn
 from progress.keepers import Keeper, MemoryKeeper, PostgresKeeper
 from progress.twin import Told, TwinStore
 
-SEEDS = 12
+SEEDS = 3
+MORE_SEEDS = 12
 
 
-@pytest.fixture(params=["memory", "embedded", "postgresql_15"])
+@pytest.fixture(params=["memory", "embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def twins(request: pytest.FixtureRequest, schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every store of a simulation has a twin."""
     with asyncio.Runner() as runner:
@@ -34,6 +35,17 @@ def twins(request: pytest.FixtureRequest, schema: str, monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("twins")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_schedule_gives_the_same_answers(kind: str) -> None:
-    for seed in range(SEEDS):
+    compare(kind, range(SEEDS))
+
+
+@pytest.mark.shard("simulation")
+@pytest.mark.usefixtures("twins")
+@pytest.mark.parametrize("kind", KINDS)
+def test_more_schedules_give_the_same_answers(kind: str) -> None:
+    compare(kind, range(SEEDS, MORE_SEEDS))
+
+
+def compare(kind: str, seeds: Sequence[int]) -> None:
+    for seed in seeds:
         replay(*drawn(kind, seed))
-    assert TwinStore.exchanges > 10 * SEEDS
+    assert TwinStore.exchanges > 10 * len(seeds)

@@ -95,8 +95,8 @@ class ManagedSubscription:
         limit: int | None = None,
     ) -> AsyncGenerator[list[DeliveryInfo], None]:
         """What `deliveries` gives, in the lists it is loaded in."""
-        choice = listed(state=state, key=key, reason=reason, after=after, up_to=up_to)
-        async with aclosing(self._deliveries().pages(choice, limited(limit))) as pages:
+        choice, most = listed(state=state, key=key, reason=reason, after=after, up_to=up_to), limited(limit)
+        async with aclosing(self._deliveries().pages(choice, most)) as pages:
             async for page in pages:
                 yield page
 
@@ -140,7 +140,8 @@ class ManagedSubscription:
             on_batch: Called after each transaction with how many messages that is so far.
         """
         chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
-        return await self._deliveries().decide(Decision.RETRY, chosen, limit=limited(limit), on_batch=on_batch)
+        most = limited(limit)
+        return await self._deliveries().decide(Decision.RETRY, chosen, limit=most, on_batch=on_batch)
 
     async def skip(
         self,
@@ -160,7 +161,8 @@ class ManagedSubscription:
         `state` says otherwise. A message that is running is left alone.
         """
         chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
-        return await self._deliveries().decide(Decision.SKIP, chosen, limit=limited(limit), on_batch=on_batch)
+        most = limited(limit)
+        return await self._deliveries().decide(Decision.SKIP, chosen, limit=most, on_batch=on_batch)
 
     def _deliveries(self) -> Deliveries:
         return Deliveries(self._place(), self.group, self.name)
