@@ -159,6 +159,7 @@ def test_following_until_control_c(start: Start, run: Run, filled: None) -> None
     assert (outcome.status, outcome.out, outcome.err) == (130, "", "")
 
 
+@pytest.mark.shard("processes")
 def test_following_ends_with_sigterm(start: Start, run: Run, filled: None) -> None:
     program = start("read", "--follow")
     program.line()
@@ -197,12 +198,15 @@ def test_reading_makes_no_log(run: Run) -> None:
     assert run("schema", "status", "--json").json["number"] == 0
 
 
-@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, True), pytest.param({"NO_COLOR": "1"}, False, marks=pytest.mark.shard("processes"))],
+)
 def test_a_terminal(run: Run, variables: dict[str, str], coloured: bool) -> None:
     run("append", "order-1", "placed", json.dumps("x" * 200)).done()
     terminal, inner = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    subprocess.run([*COMMAND, "read"], stdout=inner, env=environment, timeout=30, check=True)
+    subprocess.run([*COMMAND, "read"], stdout=inner, env=environment, timeout=60, check=True)
     os.close(inner)
     heading, line = os.read(terminal, 65536).decode().splitlines()
     os.close(terminal)

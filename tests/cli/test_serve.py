@@ -34,6 +34,7 @@ async def test_it_serves_until_a_signal(mp: Milepost, start: Start) -> None:
         assert (outcome.status, outcome.err) == (0, "")
 
 
+@pytest.mark.shard("processes")
 async def test_a_signal_right_after_it_says_where(mp: Milepost, start: Start) -> None:
     """It has its handlers by then, and leaves nothing behind."""
     for _ in range(3):
@@ -128,6 +129,7 @@ async def test_elsewhere_a_token_is_asked_for(mp: Milepost, start: Start) -> Non
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.shard("processes")
 async def test_tokens_on_this_machine_too(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--tokens")
     async with httpx.AsyncClient(base_url=served(program)) as client:
@@ -171,6 +173,7 @@ async def test_tls(mp: Milepost, start: Start, tmp_path: Path) -> None:
     assert (outcome.status, outcome.err) == (0, "")
 
 
+@pytest.mark.shard("processes")
 async def test_it_says_where_it_is(mp: Milepost, start: Start) -> None:
     start("serve", "--port", "0", "--advertise", "https://milepost-1.example:8480/")
     async with asyncio.timeout(30):
@@ -184,6 +187,7 @@ def test_what_is_no_address(run: Run, url: str) -> None:
     run("serve", "--port", "0", "--advertise", url).refused("--advertise", "is wanted")
 
 
+@pytest.mark.shard("processes")
 async def test_an_embedded_one(start: Start, folder: Path) -> None:
     program = start("serve", "--embedded", "--port", "0", "--tokens", cwd=folder)
     address = served(program)
