@@ -31,6 +31,12 @@ def environment(database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def no_log(environment: None, unused_schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no log yet."""
+    monkeypatch.setenv("MILEPOST_SCHEMA", unused_schema)
+
+
+@pytest.fixture
 def run(environment: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the command to its end."""
 

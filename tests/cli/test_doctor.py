@@ -77,6 +77,7 @@ def test_a_server_that_is_not_there(run: Run) -> None:
     assert "is the server running" in finding(outcome, "server")["finding"]
 
 
+@pytest.mark.usefixtures("no_log")
 def test_no_log_yet(run: Run) -> None:
     outcome = run("doctor", "--json")
     assert outcome.status == 1

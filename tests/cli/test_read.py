@@ -185,6 +185,7 @@ def test_following_with_the_other_conditions(run: Run, filled: None) -> None:
     assert run(*follow[:-1], "0").done().out == ""
 
 
+@pytest.mark.usefixtures("no_log")
 def test_a_follower_may_come_before_the_log(start: Start, run: Run) -> None:
     program = start("read", "--follow", "--json")
     assert "has no log yet: waiting" in program.complaint()
@@ -193,6 +194,7 @@ def test_a_follower_may_come_before_the_log(start: Start, run: Run) -> None:
     assert program.interrupt().status == 130
 
 
+@pytest.mark.usefixtures("no_log")
 def test_reading_makes_no_log(run: Run) -> None:
     run("read").refused("milepost schema migrate")
     assert run("schema", "status", "--json").json["number"] == 0

@@ -382,9 +382,9 @@ def test_the_debugger_opens_where_it_failed(log: SyncMilepost, tries: Try) -> No
     assert "(Pdb)" not in done.done().out
 
 
-def test_a_breakpoint_and_no_time_out(log: SyncMilepost, tries: Try) -> None:
-    position = place(log, amount=41)
-    outcome = tries("stops", position, "--pdb", "--yes", stdin=b"p event.amount + 1\ncontinue\n")
+def test_a_breakpoint_and_no_time_out(log: SyncMilepost, started: Started) -> None:
+    program = started("stops", place(log, amount=41), "--pdb", "--yes")
+    outcome = program.end(stdin=b"p event.amount + 1\ncontinue\n")
     assert "(Pdb) 42\n" in outcome.out
     assert "went on\n" in outcome.out
     assert outcome.status == 0

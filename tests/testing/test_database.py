@@ -56,7 +56,9 @@ class Shop:
         def mailer() -> Mailer:
             return self.mailer
 
-        @mp.subscription("invoices", category="order", where="amount >= 100", retry=Retry(delay=3600, jitter=0))
+        @mp.subscription(
+            "invoices", category="order", where="amount >= 100", retry=Retry(delay=3600, max_delay=3600, jitter=0)
+        )
         async def invoice(event: Placed, context: Context) -> None:
             self.attempts.append(context.attempt)
             if len(self.attempts) <= self.fails:
