@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
 from uuid import uuid4
 
@@ -253,7 +254,7 @@ class TestStatus:
             for number in range(4):
                 log.append(f"order-{number}", NewMessage("t"))
             while not log.manage("stalling").info().stalled:
-                pass
+                sleep(0.02)
             outcome = run("doctor", "--json")
         found = finding(outcome, "status")
         assert (outcome.status, found["verdict"], found["subject"]) == (1, "problem", "default/stalling")
@@ -302,13 +303,13 @@ class TestStatus:
         with program("order").sync as older, older.running():
             with program("invoice").sync as newer, newer.running():
                 while not newer.manage("bills").info().outdated:
-                    pass
+                    sleep(0.02)
                 outcome = run("doctor", "--json")
             found = finding(outcome, "status")
             assert (outcome.status, found["verdict"], found["subject"]) == (0, "warning", "default/bills")
             assert "with another definition, and 1 older one waits: stop those" in found["finding"]
             while older.manage("bills").info().outdated:
-                pass
+                sleep(0.02)
             assert finding(run("doctor", "--json"), "status")["verdict"] == "ok"
 
 

@@ -182,9 +182,11 @@ def test_a_full_disk(shell: Shell, run: Run, words: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["read"],
         ["read", "--json"],
-        *(pytest.param(each, marks=PROCESSES) for each in (["read", "☃", "--after", "☃"], ["--help"], ["doctor"])),
+        *(
+            pytest.param(each, marks=PROCESSES)
+            for each in (["read"], ["read", "☃", "--after", "☃"], ["--help"], ["doctor"])
+        ),
     ],
     ids=" ".join,
 )

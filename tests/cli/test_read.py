@@ -130,6 +130,7 @@ def test_what_is_read_can_be_appended_elsewhere(run: Run, filled: None, schema: 
         drop(database_url, copy)
 
 
+@pytest.mark.shard("processes")
 def test_a_copy_through_a_pipe(shell: Shell, run: Run, schema: str, database_url: str, filled: None) -> None:
     copy = f"{schema}_copy"
     try:

@@ -126,7 +126,9 @@ async def end(program: Program, number: int) -> Outcome:
     return await asyncio.to_thread(program.end, number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.shard("processes"))]
+)
 async def test_a_program_runs_until_a_signal(mp: Milepost, start: Start, shop: Shop, number: int) -> None:
     program = start("run", "shop:mp", cwd=shop.folder)
     await until_handled(mp, shop, 1)

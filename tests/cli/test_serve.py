@@ -102,6 +102,7 @@ def is_open(address: str) -> bool:
         return False
 
 
+@pytest.mark.shard("processes")
 async def test_the_grace_ends(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--grace", "0.5")
     port = int(served(program).rpartition(":")[2])
@@ -137,6 +138,7 @@ async def test_tokens_on_this_machine_too(mp: Milepost, start: Start) -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
+@pytest.mark.shard("processes")
 async def test_names(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--allow-host", "Milepost.internal")
     async with httpx.AsyncClient(base_url=served(program)) as client:
