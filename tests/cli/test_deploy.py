@@ -42,8 +42,8 @@ async def handled(folder: Path, count: int) -> None:
 
 
 async def test_what_changes_is_printed_at_start(mp: Milepost, start: Start, tmp_path: Path) -> None:
-    write(tmp_path, "first", category='"order"', where='"amount >= 100"', lanes="4", lease="2")
-    changed = {"category": '["order", "mail"]', "where": '"amount >= 200"', "lanes": "4", "lease": "2"}
+    write(tmp_path, "first", category='"order"', where='"amount >= 100"', lanes="4", lease="20")
+    changed = {"category": '["order", "mail"]', "where": '"amount >= 200"', "lanes": "4", "lease": "20"}
     write(tmp_path, "second", **changed)
     write(tmp_path, "third", **{**changed, "lanes": "2", "ordered_by": 'by_property("customer")'})
     write(tmp_path, "fourth", "bills", **changed, renamed_from='"invoices"')

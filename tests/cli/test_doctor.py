@@ -38,8 +38,9 @@ def test_nothing_is_wrong(run: Run, log: None) -> None:
     outcome = run("doctor", "--json")
     assert (outcome.status, outcome.err) == (0, "")
     verdicts = {found["check"]: found["verdict"] for found in outcome.json["checks"]}
-    # The tests' own server does without fsync.
+    # The tests' own server does without fsync and autovacuum.
     assert verdicts.pop("durability") in ("ok", "warning")
+    assert verdicts.pop("vacuum") in ("ok", "warning")
     assert set(verdicts.values()) == {"ok"}
     assert {
         "server",
@@ -198,6 +199,7 @@ def test_a_pooler(run: Run, server: Server) -> None:
         outcome = run("doctor", "--json", "--url", pooler.url)
         assert outcome.status == 0
         assert finding(outcome, "pooler")["verdict"] == "warning"
+        assert finding(outcome, "vacuum")["verdict"] == "ok"
         notifications = finding(outcome, "notifications")
         assert notifications["verdict"] == "warning"
         assert "50 to 400 ms" in notifications["finding"]

@@ -171,6 +171,7 @@ def held_up(
         program.stdin.flush()
         while not observer.execute(waiting, [f"%{schema}%"]).fetchall():
             assert program.process.poll() is None
+            sleep(0.01)
     return program
 
 

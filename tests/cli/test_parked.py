@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import termios
+from time import sleep
 from typing import Any
 
 import psycopg
@@ -227,6 +228,7 @@ class TestCtrlC:
             program = start("parked", "retry", "shop/invoices", "--all", "--yes")
             while looks.execute(waits, [schema]).fetchone() == (0,):
                 assert program.process.poll() is None
+                sleep(0.01)
             program.process.send_signal(number)
             if number == signal.SIGINT:
                 connection.commit()

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from time import sleep
 
 import psycopg
 import pytest
@@ -173,6 +174,7 @@ def test_following_what_is_new(start: Start, run: Run, filled: None) -> None:
     # It has begun once it sees something; what came before that is not new.
     while program.process.poll() is None:
         run("append", "a-1", "t", "1").done()
+        sleep(0.05)
     assert json.loads(program.line())["position"] > 9
     assert program.end().status == 0
 
