@@ -127,6 +127,7 @@ async def running(start: Start, folder: Path, *words: str) -> AsyncIterator[tupl
     assert outcome.status == 0, outcome
 
 
+@pytest.mark.shard("processes")
 async def test_a_program_becomes_ready(mp: Milepost, start: Start, folder: Path) -> None:
     async with running(start, folder) as (_, probe):
         assert await probe.until("/readyz", 200) == []

@@ -184,7 +184,7 @@ def test_a_second_control_c_ends_at_once(run: Run, monkeypatch: pytest.MonkeyPat
             reached.append(number)
 
     monkeypatch.setattr(intake, "_append_batch", append)
-    outcome = run("append", stdin=b"\n".join(lines(3)))
+    outcome = run("append", stdin=b"\n".join([*lines(3), b""]))
     assert (outcome.status, reached) == (130, [1])
     expected = "milepost: stopped: appended 0, up to line 0; lines 1 to 3 may or may not be in the log\n"
     assert outcome.err == expected

@@ -142,13 +142,13 @@ def test_a_copy_through_a_pipe(shell: Shell, run: Run, schema: str, database_url
         drop(database_url, copy)
 
 
-def test_a_reader_that_has_enough(shell: Shell, run: Run) -> None:
+@pytest.mark.parametrize("form", ["", pytest.param("--json", marks=pytest.mark.shard("processes"))])
+def test_a_reader_that_has_enough(shell: Shell, run: Run, form: str) -> None:
     text = "\n".join(json.dumps({"stream": "a-1", "type": "t", "data": "x" * 200}) for _ in range(5000))
     run("append", stdin=text.encode()).done()
-    for form in ("--json", ""):
-        outcome = shell(f"milepost read {form} | head -n 1; echo ${{PIPESTATUS[0]}}")
-        assert outcome.err == ""
-        assert outcome.out.splitlines()[1] == "141"
+    outcome = shell(f"milepost read {form} | head -n 1; echo ${{PIPESTATUS[0]}}")
+    assert outcome.err == ""
+    assert outcome.out.splitlines()[1] == "141"
 
 
 def test_following_until_control_c(start: Start, run: Run, filled: None) -> None:

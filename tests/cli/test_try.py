@@ -180,7 +180,7 @@ def tries(run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Try
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def tries(name: str, *words: object, stdin: bytes = b"") -> Outcome:
-        monkeypatch.delitem(sys.modules, "shop", raising=False)
+        sys.modules.pop("shop", None)
         return run("try", "shop:mp", name, *map(str, words), stdin=stdin)
 
     yield tries

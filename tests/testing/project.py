@@ -105,6 +105,8 @@ class Project:
                 patch.setenv(name, value)
             patch.setattr(tempfile, "tempdir", str(self.temporary))
             patch.setattr(sys, "dont_write_bytecode", True)
+            for file in self.folder.glob("*.py"):
+                patch.delitem(sys.modules, file.stem, raising=False)
             result = self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *words)
         return Ended(int(result.ret), "\n".join([*result.outlines, *result.errlines]))
 
