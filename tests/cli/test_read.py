@@ -142,7 +142,9 @@ def test_a_copy_through_a_pipe(shell: Shell, run: Run, schema: str, database_url
         drop(database_url, copy)
 
 
-@pytest.mark.parametrize("form", ["", pytest.param("--json", marks=pytest.mark.shard("processes"))])
+@pytest.mark.parametrize(
+    "form", ["", pytest.param("--json", marks=pytest.mark.shard("processes"))], ids=["lines", "json"]
+)
 def test_a_reader_that_has_enough(shell: Shell, run: Run, form: str) -> None:
     text = "\n".join(json.dumps({"stream": "a-1", "type": "t", "data": "x" * 200}) for _ in range(5000))
     run("append", stdin=text.encode()).done()
