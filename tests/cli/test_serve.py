@@ -14,6 +14,8 @@ import pytest
 
 from cli.program import Program, Run, Start
 from milepost import Milepost, NewMessage
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
 from server.followers import following
 from server.websocket.talking import talking
 
@@ -123,8 +125,8 @@ async def test_elsewhere_a_token_is_asked_for(mp: Milepost, start: Start) -> Non
     assert "clear text" in program.complaint()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.get("/v1/head")).status_code == 401
-        made = start("token", "make", "shop", "--role", "read").end()
-        headers = {"authorization": f"Bearer {made.out.strip()}"}
+        secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("shop", [Role.READ])
+        headers = {"authorization": f"Bearer {secret}"}
         async with asyncio.timeout(40):
             while (await client.get("/v1/head", headers=headers)).status_code != 200:
                 await asyncio.sleep(0.05)
