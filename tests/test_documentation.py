@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from milepost.log import schema as log_schema
 from server.process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -27,13 +29,30 @@ def snippets(page: Path) -> list[str]:
     return SNIPPET.findall(page.read_text())
 
 
+@pytest.fixture(scope="module")
+def migrated(embedded_url: str) -> Iterator[str]:
+    """The name of a database that has the schema, to be copied."""
+    with database(embedded_url, "template1") as name:
+        with psycopg.connect(make_conninfo(embedded_url, dbname=name), autocommit=True) as connection:
+            connection.execute(log_schema.printable("milepost").encode())
+        yield name
+
+
 @pytest.fixture
-def own_database(embedded_url: str) -> Iterator[str]:
+def own_database(embedded_url: str, migrated: str) -> Iterator[str]:
     """A database for one page, which uses the schema's default name."""
-    name = f"docs_{uuid4().hex[:12]}"
-    with psycopg.connect(embedded_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    with database(embedded_url, migrated) as name:
         yield make_conninfo(embedded_url, dbname=name)
+
+
+@contextmanager
+def database(url: str, template: str) -> Iterator[str]:
+    """A copy of a database until the end of the block."""
+    name = f"docs_{uuid4().hex[:12]}"
+    create = sql.SQL("create database {} template {}").format(sql.Identifier(name), sql.Identifier(template))
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(create)
+        yield name
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
@@ -47,14 +66,18 @@ def own_server(own_database: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_the_snippets_of_a_page_run_from_top_to_bottom(
-    page: Path, own_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, object] = {"__name__": f"docs.{page.stem}", "database_url": own_database}
-    for number, written in enumerate(snippets(page)):
-        text = written
-        if SERVER in written:
-            text = written.replace(SERVER, request.getfixturevalue("own_server"))
+    found = snippets(page)
+    namespace: dict[str, object] = {"__name__": f"docs.{page.stem}"}
+    if any("database_url" in each or SERVER in each for each in found):
+        namespace["database_url"] = request.getfixturevalue("own_database")
+    for number, written in enumerate(found):
+        # A reader waits for less long than a test.
+        text = written.replace("timeout=2)", "timeout=60)")
+        if SERVER in text:
+            text = text.replace(SERVER, request.getfixturevalue("own_server"))
         code = compile(text, f"{page.name} snippet {number}", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, namespace)
         if inspect.iscoroutine(result):

@@ -30,6 +30,7 @@ def test_what_means_embedded() -> None:
     assert folder_of("embedded:/data/shop") == Path("/data/shop")
 
 
+@pytest.mark.shard("processes")
 def test_two_runs_share_their_data_and_leave_no_server_behind(tmp_path: Path) -> None:
     for version in (b"1\n", b"2\n"):
         run = subprocess.run(

@@ -9,13 +9,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from typer.main import get_command
 
 from cli.program import COMMAND, Outcome, Program, Run, Shell, Start
-from milepost.cli import main
+from milepost.cli import command, main
+
+parsed = cache(get_command)
+"""The commands and their options, looked at once for all tests of this process."""
 
 
 @pytest.fixture
@@ -31,8 +36,15 @@ def environment(database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def no_log(environment: None, unused_schema: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no log yet."""
+    monkeypatch.setenv("MILEPOST_SCHEMA", unused_schema)
+
+
+@pytest.fixture
 def run(environment: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs the command to its end."""
+    monkeypatch.setattr(command, "get_command", parsed)
 
     def run(*words: str, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))

@@ -1,5 +1,7 @@
 """`milepost bench`: figures, and nothing left behind."""
 
+from time import sleep
+
 import psycopg
 
 from cli.program import Run, Start
@@ -33,6 +35,7 @@ def test_control_c_leaves_nothing_behind(start: Start, database_url: str) -> Non
     program = start("bench", "--seconds", "60")
     while not (made := schemas(database_url) - before):
         assert program.process.poll() is None
+        sleep(0.02)
     outcome = program.interrupt()
     assert (outcome.status, outcome.out, outcome.err) == (130, "", "")
     assert not made & schemas(database_url)

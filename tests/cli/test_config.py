@@ -72,6 +72,7 @@ def test_the_address_of_a_server(run: Run, database_url: str) -> None:
     assert run("url").done().out == f"{database_url}\n"
 
 
+@pytest.mark.shard("processes")
 def test_the_embedded_server_is_left_running_until_it_is_stopped(environment: None, folder: Path) -> None:
     def milepost(*words: str) -> Outcome:
         environment = {**os.environ, "MILEPOST_URL": "embedded"}

@@ -49,6 +49,7 @@ def read_until(program: Program, *patterns: str) -> str:
     return shown
 
 
+@pytest.mark.shard("processes")
 def test_a_second_start_goes_on(environment: None, folder: Path, start: Start) -> None:
     before, said_before = sold(start("demo", "--seconds", "600", "--port", "0", cwd=folder))
     after, said_after = sold(start("demo", "--seconds", "600", "--port", "0", cwd=folder))
@@ -64,6 +65,7 @@ def sold(program: Program) -> tuple[Outcome, str]:
     return program.interrupt(), shown
 
 
+@pytest.mark.shard("processes")
 @pytest.mark.parametrize(
     ("kind", "often", "once"),
     [("xterm-256color", b"nothing is held back", b"everything"), ("dumb", b" appended", b"open http")],

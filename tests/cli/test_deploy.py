@@ -4,6 +4,8 @@ import asyncio
 import signal
 from pathlib import Path
 
+import pytest
+
 from cli.program import Program, Start
 from milepost import Milepost, NewMessage
 
@@ -28,20 +30,20 @@ def write(folder: Path, module: str, name: str = "invoices", **options: str) -> 
 
 async def complaint(program: Program) -> str:
     """The next line of its standard error, without the name of the command and of the subscription."""
-    line = await asyncio.wait_for(asyncio.to_thread(program.complaint), 30)
+    line = await asyncio.wait_for(asyncio.to_thread(program.complaint), 60)
     return line.removeprefix("milepost: invoices: ").rstrip("\n")
 
 
 async def handled(folder: Path, count: int) -> None:
     path = folder / "handled"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not path.exists() or len(path.read_text().splitlines()) < count:
             await asyncio.sleep(0.05)
 
 
 async def test_what_changes_is_printed_at_start(mp: Milepost, start: Start, tmp_path: Path) -> None:
-    write(tmp_path, "first", category='"order"', where='"amount >= 100"', lanes="4", lease="2")
-    changed = {"category": '["order", "mail"]', "where": '"amount >= 200"', "lanes": "4", "lease": "2"}
+    write(tmp_path, "first", category='"order"', where='"amount >= 100"', lanes="4", lease="20")
+    changed = {"category": '["order", "mail"]', "where": '"amount >= 200"', "lanes": "4", "lease": "20"}
     write(tmp_path, "second", **changed)
     write(tmp_path, "third", **{**changed, "lanes": "2", "ordered_by": 'by_property("customer")'})
     write(tmp_path, "fourth", "bills", **changed, renamed_from='"invoices"')
@@ -84,6 +86,7 @@ async def test_what_changes_is_printed_at_start(mp: Milepost, start: Start, tmp_
     )
 
 
+@pytest.mark.shard("processes")
 async def test_what_stays_as_it_was_is_not_worth_a_word(mp: Milepost, start: Start, tmp_path: Path) -> None:
     write(tmp_path, "shop", category='"order"')
     for count in (1, 2):

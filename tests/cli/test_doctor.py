@@ -1,7 +1,6 @@
 """`milepost doctor`: each check finds what it is for."""
 
 import re
-import socket
 from collections.abc import Iterator
 from datetime import datetime, timedelta, tzinfo
 from typing import Any
@@ -13,12 +12,21 @@ from psycopg.conninfo import make_conninfo
 
 from cli.program import Outcome, Run
 from conftest import absent
-from servers import PGBOUNCER, PgBouncer, Server, embedded_binaries
+from servers import PGBOUNCER, Server, embedded_binaries, pooler_before
+
+LONG = 0.05
+"""Seconds after which a transaction is named."""
 
 
 @pytest.fixture
 def log(run: Run) -> None:
     run("append", "a-1", "t", "1").done()
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction is long that lasts a moment."""
+    monkeypatch.setattr("milepost.cli.checks.log.NAME_AFTER", LONG)
 
 
 def finding(outcome: Outcome, check: str) -> dict[str, Any]:
@@ -30,8 +38,9 @@ def test_nothing_is_wrong(run: Run, log: None) -> None:
     outcome = run("doctor", "--json")
     assert (outcome.status, outcome.err) == (0, "")
     verdicts = {found["check"]: found["verdict"] for found in outcome.json["checks"]}
-    # The tests' own server does without fsync.
+    # The tests' own server does without fsync and autovacuum.
     assert verdicts.pop("durability") in ("ok", "warning")
+    assert verdicts.pop("vacuum") in ("ok", "warning")
     assert set(verdicts.values()) == {"ok"}
     assert {
         "server",
@@ -69,6 +78,7 @@ def test_a_server_that_is_not_there(run: Run) -> None:
     assert "is the server running" in finding(outcome, "server")["finding"]
 
 
+@pytest.mark.usefixtures("no_log")
 def test_no_log_yet(run: Run) -> None:
     outcome = run("doctor", "--json")
     assert outcome.status == 1
@@ -89,7 +99,7 @@ def test_a_transaction_that_keeps_followers_waiting(run: Run, log: None, databas
     append = sql.SQL("select {}.append('a-2', 't', '1')").format(sql.Identifier(schema))
     with psycopg.connect(make_conninfo(database_url, application_name="nightly import")) as connection:
         connection.execute(append)
-        connection.execute("select pg_sleep(1.1)")
+        connection.execute("select pg_sleep(%s)", [2 * LONG])
         found = finding(run("doctor", "--json"), "horizon")
         assert found["verdict"] == "warning"
         assert f"pid {connection.info.backend_pid} (nightly import)" in found["finding"]
@@ -108,7 +118,7 @@ def test_a_prepared_transaction_that_keeps_followers_waiting(
         connection.execute(append)
         connection.execute(sql.SQL("prepare transaction {}").format(schema))
         try:
-            connection.execute("select pg_sleep(1.1)")
+            connection.execute("select pg_sleep(%s)", [2 * LONG])
             found = finding(run("doctor", "--json"), "horizon")
             assert found["verdict"] == "warning"
             assert f"rollback prepared '{schema}'" in found["finding"]
@@ -169,6 +179,7 @@ def server() -> Iterator[Server]:
     server.remove()
 
 
+@pytest.mark.shard("processes")
 def test_a_standby(run: Run, server: Server) -> None:
     standby = server.copy()
     try:
@@ -183,22 +194,14 @@ def test_a_standby(run: Run, server: Server) -> None:
 def test_a_pooler(run: Run, server: Server) -> None:
     if not PGBOUNCER.exists():
         absent("pgbouncer")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pooler = PgBouncer(server, port).start()
-    try:
-        for _ in range(200):
-            outcome = run("schema", "migrate", "--url", pooler.url)
-            if outcome.status == 0:
-                break
+    with pooler_before(server) as pooler:
+        run("schema", "migrate", "--url", pooler.url).done()
         outcome = run("doctor", "--json", "--url", pooler.url)
         assert outcome.status == 0
         assert finding(outcome, "pooler")["verdict"] == "warning"
+        assert finding(outcome, "vacuum")["verdict"] == "ok"
         notifications = finding(outcome, "notifications")
         assert notifications["verdict"] == "warning"
         assert "50 to 400 ms" in notifications["finding"]
         run("append", "a-1", "t", "1", "--url", pooler.url).done()
         assert len(run("read", "--json", "--follow", "--limit", "1", "--url", pooler.url).lines) == 1
-    finally:
-        pooler.remove()

@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from cli.program import Run, Shell
+from cli.program import Outcome, Run, Shell
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "command.md"
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -28,6 +28,33 @@ def shop(database_url: str) -> Iterator[str]:
         connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
 
 
+def here(run: Run, line: str) -> Outcome | None:
+    """Run a line in this process, with pipes and files; None where only a shell understands it."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    files: dict[str, str] = {}
+    for word in lexer:
+        if word in ("<", ">"):
+            files[word] = str(lexer.get_token())
+        elif word == "|":
+            commands.append([])
+        elif set(word) <= set("|<>"):
+            return None
+        else:
+            commands[-1].append(word)
+    if any(command[0] != "milepost" for command in commands):
+        return None
+    piped = Path(files["<"]).read_bytes() if "<" in files else b""
+    for command in commands:
+        outcome = run(*command[1:], stdin=piped)
+        piped = outcome.out.encode()
+    if ">" in files:
+        Path(files[">"]).write_bytes(piped)
+        return Outcome(outcome.status, "", outcome.err)
+    return outcome
+
+
 @pytest.mark.timeout(600)
 def test_the_sessions_of_the_guide(
     run: Run, shell: Shell, shop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -39,8 +66,7 @@ def test_the_sessions_of_the_guide(
     commands = COMMAND.findall(session)
     assert len(commands) == len(re.findall(r"^\$ ", session, re.MULTILINE)) > 15
     for command, expected in commands:
-        plain = not re.search(r"[|<>]", command)
-        outcome = run(*shlex.split(command)[1:]) if plain else shell(f"exec 2>&1; {command}")
+        outcome = here(run, command) or shell(f"exec 2>&1; {command}")
         assert outcome.status == 0, (command, outcome)
         shown = outcome.out if expected else ""
         assert re.match(re.escape(expected).replace("…", ".*?"), shown), (command, expected, outcome.out)

@@ -4,6 +4,7 @@ import os
 import pty
 import signal
 import termios
+from time import sleep
 from typing import Any
 
 import psycopg
@@ -196,7 +197,7 @@ class TestTheQuestion:
         run("parked", "skip", "shop/invoices", "--up-to", "1").refused("1 message of shop/invoices for good")
         assert states(database_url, schema) == {1: "parked", 2: "waiting", 3: "parked"}
 
-    @pytest.mark.parametrize("answer", ["y", "n"])
+    @pytest.mark.parametrize("answer", [pytest.param("y", marks=pytest.mark.shard("processes")), "n"])
     def test_a_person(self, start: Start, shop: Milepost, database_url: str, schema: str, answer: str) -> None:
         keyboard, terminal = pty.openpty()
         program = start("parked", "skip", "shop/invoices", "--all", stdin=terminal)
@@ -227,12 +228,13 @@ class TestCtrlC:
             program = start("parked", "retry", "shop/invoices", "--all", "--yes")
             while looks.execute(waits, [schema]).fetchone() == (0,):
                 assert program.process.poll() is None
+                sleep(0.01)
             program.process.send_signal(number)
             if number == signal.SIGINT:
                 connection.commit()
-                program.process.wait(30)
+                program.process.wait(60)
             else:
-                program.process.wait(30)
+                program.process.wait(60)
                 connection.commit()
         moved = sum(state == "retrying" for state in states(database_url, schema).values())
         return program, moved
@@ -256,13 +258,15 @@ class TestCtrlC:
             program.process.send_signal(signal.SIGINT)
         while b"goes on from here" not in shown:
             shown += os.read(terminal, 65536)
-        program.process.wait(30)
+        program.process.wait(60)
         os.close(terminal)
         erase = b"\x1b[2K"
         [said] = [part for part in shown.split(erase) if b"milepost: " in part]
         assert said.strip().startswith(b"milepost: retried 3,000 of 5,002, the others are as they were")
 
-    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    @pytest.mark.parametrize(
+        "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.shard("processes"))]
+    )
     def test_it_says_how_far_it_came(
         self, run: Run, start: Start, shop: Milepost, database_url: str, schema: str, number: int
     ) -> None:

@@ -21,7 +21,7 @@ class Told(list[Report | Measured]):
     async def obstacle(self) -> str | None:
         """Why it is not ready, as it says from now on."""
         self.clear()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 for each in self:
                     if isinstance(each, Report):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 from datetime import UTC, datetime, timedelta
 from itertools import product
+from time import sleep
 
 import psycopg
 import pytest
@@ -130,6 +131,7 @@ def test_what_is_read_can_be_appended_elsewhere(run: Run, filled: None, schema: 
         drop(database_url, copy)
 
 
+@pytest.mark.shard("processes")
 def test_a_copy_through_a_pipe(shell: Shell, run: Run, schema: str, database_url: str, filled: None) -> None:
     copy = f"{schema}_copy"
     try:
@@ -140,13 +142,15 @@ def test_a_copy_through_a_pipe(shell: Shell, run: Run, schema: str, database_url
         drop(database_url, copy)
 
 
-def test_a_reader_that_has_enough(shell: Shell, run: Run) -> None:
+@pytest.mark.parametrize(
+    "form", ["", pytest.param("--json", marks=pytest.mark.shard("processes"))], ids=["lines", "json"]
+)
+def test_a_reader_that_has_enough(shell: Shell, run: Run, form: str) -> None:
     text = "\n".join(json.dumps({"stream": "a-1", "type": "t", "data": "x" * 200}) for _ in range(5000))
     run("append", stdin=text.encode()).done()
-    for form in ("--json", ""):
-        outcome = shell(f"milepost read {form} | head -n 1; echo ${{PIPESTATUS[0]}}")
-        assert outcome.err == ""
-        assert outcome.out.splitlines()[1] == "141"
+    outcome = shell(f"milepost read {form} | head -n 1; echo ${{PIPESTATUS[0]}}")
+    assert outcome.err == ""
+    assert outcome.out.splitlines()[1] == "141"
 
 
 def test_following_until_control_c(start: Start, run: Run, filled: None) -> None:
@@ -159,6 +163,7 @@ def test_following_until_control_c(start: Start, run: Run, filled: None) -> None
     assert (outcome.status, outcome.out, outcome.err) == (130, "", "")
 
 
+@pytest.mark.shard("processes")
 def test_following_ends_with_sigterm(start: Start, run: Run, filled: None) -> None:
     program = start("read", "--follow")
     program.line()
@@ -171,6 +176,7 @@ def test_following_what_is_new(start: Start, run: Run, filled: None) -> None:
     # It has begun once it sees something; what came before that is not new.
     while program.process.poll() is None:
         run("append", "a-1", "t", "1").done()
+        sleep(0.05)
     assert json.loads(program.line())["position"] > 9
     assert program.end().status == 0
 
@@ -184,6 +190,7 @@ def test_following_with_the_other_conditions(run: Run, filled: None) -> None:
     assert run(*follow[:-1], "0").done().out == ""
 
 
+@pytest.mark.usefixtures("no_log")
 def test_a_follower_may_come_before_the_log(start: Start, run: Run) -> None:
     program = start("read", "--follow", "--json")
     assert "has no log yet: waiting" in program.complaint()
@@ -192,17 +199,21 @@ def test_a_follower_may_come_before_the_log(start: Start, run: Run) -> None:
     assert program.interrupt().status == 130
 
 
+@pytest.mark.usefixtures("no_log")
 def test_reading_makes_no_log(run: Run) -> None:
     run("read").refused("milepost schema migrate")
     assert run("schema", "status", "--json").json["number"] == 0
 
 
-@pytest.mark.parametrize(("variables", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
+@pytest.mark.parametrize(
+    ("variables", "coloured"),
+    [({}, True), pytest.param({"NO_COLOR": "1"}, False, marks=pytest.mark.shard("processes"))],
+)
 def test_a_terminal(run: Run, variables: dict[str, str], coloured: bool) -> None:
     run("append", "order-1", "placed", json.dumps("x" * 200)).done()
     terminal, inner = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", **variables}
-    subprocess.run([*COMMAND, "read"], stdout=inner, env=environment, timeout=30, check=True)
+    subprocess.run([*COMMAND, "read"], stdout=inner, env=environment, timeout=60, check=True)
     os.close(inner)
     heading, line = os.read(terminal, 65536).decode().splitlines()
     os.close(terminal)

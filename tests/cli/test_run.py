@@ -1,16 +1,19 @@
-"""`milepost run` as a process of its own, on a program in a file."""
+"""`milepost run` on a program in a file, as a process of its own where it begins to work."""
 
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from cli.program import Outcome, Program, Start
+from cli.program import Outcome, Program, Run, Start
 from milepost import Milepost, NewMessage
+from milepost.cli import processes
+from milepost.cli.processes import Processes
 from support import qualified
 
 SHOP = """
@@ -23,7 +26,7 @@ mp = Milepost(concurrency=5)
 empty = Milepost()
 other = "text"
 
-@mp.subscription("invoices", category="order", lanes=4, lease=1)
+@mp.subscription("invoices", category="order", lanes=4, lease=float(os.environ.get("LEASE", "60")))
 async def invoice(message: Message[Any]) -> None:
     with open("handled", "a") as file:
         file.write(f"{os.getpid()} {message.position}\\n")
@@ -32,7 +35,8 @@ async def invoice(message: Message[Any]) -> None:
     if message.type == "endless":
         await asyncio.Event().wait()
     if message.type == "slow":
-        await asyncio.sleep(3)
+        while not os.path.exists("go"):
+            await asyncio.sleep(0.01)
         with open("ended", "a") as file:
             file.write(f"{message.position}\\n")
 
@@ -90,7 +94,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 async def until_handled(mp: Milepost, shop: Shop, processes: int) -> None:
     """Appends until so many processes have handled something, and all of it is handled."""
     appended = await mp.head()
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(100):
         while len(shop.processes) < processes:
             for number in range(20):
                 await mp.append(f"order-{number}", NewMessage("placed"))
@@ -111,7 +115,9 @@ async def end(program: Program, number: int) -> Outcome:
     return await asyncio.to_thread(program.end, number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.shard("processes"))]
+)
 async def test_a_program_runs_until_a_signal(mp: Milepost, start: Start, shop: Shop, number: int) -> None:
     program = start("run", "shop:mp", cwd=shop.folder)
     await until_handled(mp, shop, 1)
@@ -130,8 +136,12 @@ async def test_what_a_terminal_would_obey_is_spelled_out(mp: Milepost, start: St
     assert "parked at attempt 1: red \\x1b[31m\\nbell \\x07\n" in outcome.err
 
 
-@pytest.mark.timeout(100)
-async def test_a_killed_process_comes_back(mp: Milepost, start: Start, shop: Shop) -> None:
+@pytest.mark.timeout(200)
+async def test_a_killed_process_comes_back(
+    mp: Milepost, start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # It cannot give its lanes back.
+    monkeypatch.setenv("LEASE", "1")
     program = start("run", "shop:mp", "--processes", "2", "--grace", "5", cwd=shop.folder)
     await until_handled(mp, shop, 2)
     assert program.process.pid not in shop.processes
@@ -158,7 +168,9 @@ async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> 
     assert not shop.alive()
 
 
-@pytest.mark.parametrize("options", [[], ["--health", "127.0.0.1:0"]])
+@pytest.mark.parametrize(
+    "options", [[], pytest.param(["--health", "127.0.0.1:0"], marks=pytest.mark.shard("processes"))]
+)
 async def test_processes_end_in_order_when_the_first_one_is_killed(
     mp: Milepost, start: Start, shop: Shop, options: list[str]
 ) -> None:
@@ -175,18 +187,18 @@ async def test_processes_end_in_order_when_the_first_one_is_killed(
     assert list(owned) == [(0,)]
 
 
-@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.shard("processes"))])
 async def test_processes_that_are_told_twice_to_end_finish_what_runs(
     mp: Milepost, start: Start, shop: Shop, *, killed: bool
 ) -> None:
-    """By a supervisor that tells all of them; or that tells the first one and kills it soon after."""
+    """By a supervisor that tells all of them; or that tells the first one and kills it afterwards."""
     program = start("run", "shop:mp", "--processes", "2", cwd=shop.folder)
     await until_handled(mp, shop, 2)
-    before = len(shop.handled())
-    for number in range(4):
-        await mp.append(f"order-{number}", NewMessage("slow"))
+    # In both processes, or in one so that the other has nothing to finish.
+    count = 1 if killed else 4
+    slow = {(await mp.append(f"order-{number}", NewMessage("slow"))).position for number in range(count)}
     async with asyncio.timeout(40):
-        while len(shop.handled()) < before + 4:
+        while not slow <= {position for _, position in shop.handled()}:
             await asyncio.sleep(0.05)
     children = shop.alive()
     program.process.send_signal(signal.SIGTERM)
@@ -194,31 +206,47 @@ async def test_processes_that_are_told_twice_to_end_finish_what_runs(
         for process in children:
             os.kill(process, signal.SIGTERM)
     else:
-        # It has passed the signal on by then, and they have not ended.
-        await asyncio.sleep(0.5)
+        # It has passed the signal on to both, and one has not ended.
+        await until_workers(mp, 1)
         program.process.kill()
+    (shop.folder / "go").touch()
     async with asyncio.timeout(40):
         while shop.alive():
             await asyncio.sleep(0.05)
-    assert len((shop.folder / "ended").read_text().splitlines()) == 4
+    assert len((shop.folder / "ended").read_text().splitlines()) == count
     assert (await asyncio.to_thread(program.end)).status == (-signal.SIGKILL if killed else 0)
 
 
-async def test_pauses_grow(start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pauses_grow(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(processes, "FIRST_PAUSE", 0.001)
+    fails = [sys.executable, "-S", "-c", "raise SystemExit(1)"]
+    said = ""
+    work = asyncio.create_task(Processes([fails]).run())
+    while said.count("\n") < 4:
+        await asyncio.sleep(0)
+        said += capfd.readouterr().err
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await work
+    begin = "milepost: a process ended with status 1: the next one starts in"
+    assert said.splitlines()[:4] == [f"{begin} {pause} s" for pause in ("0.001", "0.002", "0.004", "0.008")]
+
+
+@pytest.mark.shard("processes")
+async def test_each_of_several_processes_is_started_again(
+    start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MILEPOST_URL", "postgresql://127.0.0.1:1/x")
     program = start("run", "shop:mp", "--processes", "2", cwd=shop.folder)
-    said: list[str] = []
-    async with asyncio.timeout(40):
-        while len(said) < 4:
-            line = await asyncio.to_thread(program.complaint)
-            said += [line] if "starts in" in line else []
     begin = "milepost: a process ended with status 1: the next one starts in"
-    assert said == [f"{begin} 1 s\n", f"{begin} 1 s\n", f"{begin} 2 s\n", f"{begin} 2 s\n"]
+    said: list[str] = []
+    async with asyncio.timeout(100):
+        while said.count(f"{begin} 1 s\n") < 2 or said.count(f"{begin} 2 s\n") < 2:
+            said.append(await asyncio.to_thread(program.complaint))
     outcome = await end(program, signal.SIGTERM)
     assert (outcome.status, outcome.out) == (0, "")
 
 
-@pytest.mark.parametrize("processes", ["1", "2"])
+@pytest.mark.parametrize("processes", ["1", pytest.param("2", marks=pytest.mark.shard("processes"))])
 async def test_its_subscriptions_are_said_when_it_is_connected(
     mp: Milepost, start: Start, shop: Shop, processes: str
 ) -> None:
@@ -239,15 +267,27 @@ async def test_what_a_person_does_to_a_subscription_is_said(mp: Milepost, start:
     await end(program, signal.SIGTERM)
 
 
+@pytest.mark.shard("processes")
 async def test_quiet_nothing_is_said(mp: Milepost, start: Start, shop: Shop) -> None:
     program = start("run", "shop:mp", "--processes", "2", "--quiet", cwd=shop.folder)
     await until_workers(mp, 2)
     (await end(program, signal.SIGTERM)).done()
 
 
-async def test_an_error_that_ends_the_program(start: Start, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def imported(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The program can be imported in this process, and is forgotten afterwards."""
+    monkeypatch.chdir(shop.folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name in ("shop", "broken", "unfinished"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.usefixtures("imported")
+def test_an_error_that_ends_the_program(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILEPOST_URL", "postgresql://127.0.0.1:1/x")
-    outcome = await asyncio.to_thread(start("run", "shop:mp", cwd=shop.folder).end)
+    outcome = run("run", "shop:mp")
     assert (outcome.status, outcome.out) == (1, "")
     assert "is the server running" in outcome.err
     assert outcome.err.count("\n") == 1
@@ -268,9 +308,8 @@ async def test_an_error_that_ends_the_program(start: Start, shop: Shop, monkeypa
         (["shop:mp", "--processes", "0"], "--processes"),
     ],
 )
-async def test_what_cannot_run_is_refused_in_one_line(
-    start: Start, shop: Shop, words: list[str], said: str
-) -> None:
-    outcome = await asyncio.to_thread(start("run", *words, cwd=shop.folder).end)
+@pytest.mark.usefixtures("imported")
+def test_what_cannot_run_is_refused_in_one_line(run: Run, words: list[str], said: str) -> None:
+    outcome = run("run", *words)
     outcome.refused(said)
     assert outcome.out == ""

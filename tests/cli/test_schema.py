@@ -51,6 +51,7 @@ def test_a_schema_that_asks_for_a_newer_program(
     assert told.json["up_to_date"] == (not status)
 
 
+@pytest.mark.shard("processes")
 def test_many_migrate_at_once(environment: None) -> None:
     programs = [subprocess.Popen([*COMMAND, "schema", "migrate"], stderr=subprocess.PIPE) for _ in range(5)]
     for program in programs:

@@ -14,6 +14,8 @@ import pytest
 
 from cli.program import Program, Run, Start
 from milepost import Milepost, NewMessage
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
 from server.followers import following
 from server.websocket.talking import talking
 
@@ -34,6 +36,7 @@ async def test_it_serves_until_a_signal(mp: Milepost, start: Start) -> None:
         assert (outcome.status, outcome.err) == (0, "")
 
 
+@pytest.mark.shard("processes")
 async def test_a_signal_right_after_it_says_where(mp: Milepost, start: Start) -> None:
     """It has its handlers by then, and leaves nothing behind."""
     for _ in range(3):
@@ -101,6 +104,7 @@ def is_open(address: str) -> bool:
         return False
 
 
+@pytest.mark.shard("processes")
 async def test_the_grace_ends(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--grace", "0.5")
     port = int(served(program).rpartition(":")[2])
@@ -121,13 +125,14 @@ async def test_elsewhere_a_token_is_asked_for(mp: Milepost, start: Start) -> Non
     assert "clear text" in program.complaint()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.get("/v1/head")).status_code == 401
-        made = start("token", "make", "shop", "--role", "read").end()
-        headers = {"authorization": f"Bearer {made.out.strip()}"}
+        secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("shop", [Role.READ])
+        headers = {"authorization": f"Bearer {secret}"}
         async with asyncio.timeout(40):
             while (await client.get("/v1/head", headers=headers)).status_code != 200:
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.shard("processes")
 async def test_tokens_on_this_machine_too(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--tokens")
     async with httpx.AsyncClient(base_url=served(program)) as client:
@@ -135,6 +140,7 @@ async def test_tokens_on_this_machine_too(mp: Milepost, start: Start) -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
+@pytest.mark.shard("processes")
 async def test_names(mp: Milepost, start: Start) -> None:
     program = start("serve", "--port", "0", "--allow-host", "Milepost.internal")
     async with httpx.AsyncClient(base_url=served(program)) as client:
@@ -171,6 +177,7 @@ async def test_tls(mp: Milepost, start: Start, tmp_path: Path) -> None:
     assert (outcome.status, outcome.err) == (0, "")
 
 
+@pytest.mark.shard("processes")
 async def test_it_says_where_it_is(mp: Milepost, start: Start) -> None:
     start("serve", "--port", "0", "--advertise", "https://milepost-1.example:8480/")
     async with asyncio.timeout(30):
@@ -184,6 +191,7 @@ def test_what_is_no_address(run: Run, url: str) -> None:
     run("serve", "--port", "0", "--advertise", url).refused("--advertise", "is wanted")
 
 
+@pytest.mark.shard("processes")
 async def test_an_embedded_one(start: Start, folder: Path) -> None:
     program = start("serve", "--embedded", "--port", "0", "--tokens", cwd=folder)
     address = served(program)

@@ -63,6 +63,7 @@ def test_one_of_them(run: Run, shop: Milepost, monkeypatch: pytest.MonkeyPatch) 
     assert run("subscriptions", "show", "invoices").done().out.splitlines()[0] == lines[0]
 
 
+@pytest.mark.usefixtures("no_log")
 def test_nobody_follows(run: Run) -> None:
     run("subscriptions").refused("milepost schema migrate")
     run("schema", "migrate").done()

@@ -37,6 +37,7 @@ def test_refusals(run: Run) -> None:
     run("token", "revoke", "other").refused("there is no token 'other' in force", "milepost token list")
 
 
+@pytest.mark.usefixtures("no_log")
 def test_there_has_to_be_a_log(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     run("token", "list").refused("milepost schema migrate")
     monkeypatch.delenv("MILEPOST_URL")

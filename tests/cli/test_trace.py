@@ -103,6 +103,7 @@ def test_what_is_not_there(run: Run, shop: Milepost) -> None:
     run("trace", "order-1", "--limit", "0").refused("--limit")
 
 
+@pytest.mark.usefixtures("no_log")
 def test_a_log_that_nobody_follows(run: Run) -> None:
     run("trace", "order-1").refused("milepost schema migrate")
     run("append", "order-1", "placed", "{}").done()

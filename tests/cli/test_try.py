@@ -1,21 +1,23 @@
-"""`milepost try` as a process of its own, on a program in a file."""
+"""`milepost try` on a program in a file; as a process of its own where somebody answers or looks on."""
 
-import asyncio
 import os
 import pty
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import psycopg
 import pytest
 
-from cli.program import Outcome, Program, Start
-from milepost import Message, Milepost, NewMessage
-from support import MakeMilepost, qualified
+from cli.program import Outcome, Program, Run, Start
+from milepost import Message, NewMessage, SyncMilepost
+from support import MakeMilepost
 
 SHOP = """
 import asyncio
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +43,8 @@ class Mailer:
 async def mailer() -> Mailer:
     return Mailer()
 
-@mp.subscription("balances", category="order", retry=Retry(attempts=2, jitter=0), timeout=3)
+@mp.subscription("balances", category="order", retry=Retry(attempts=2, jitter=0),
+                 timeout=float(os.environ.get("TIMEOUT", "60")))
 async def balance(event: Placed, tx: Transaction, context: Context) -> None:
     print(f"attempt {context.attempt} of {context.subscription} at {context.position}")
     await tx.execute("insert into balances values (%s, %s)", (event.order, event.amount))
@@ -118,73 +121,101 @@ WATCHED = ("messages", "subscriptions", "definitions", "cursors", "deliveries", 
 
 
 @pytest.fixture
-async def shop(
-    mp: Milepost, database_url: str, tmp_path: Path, environment: None, monkeypatch: pytest.MonkeyPatch
+def log(make_mp: MakeMilepost) -> Iterator[SyncMilepost]:
+    """An open log on the test's schema."""
+    with make_mp().sync as log:
+        yield log
+
+
+@pytest.fixture
+def shop(
+    log: SyncMilepost,
+    database_url: str,
+    schema: str,
+    tmp_path: Path,
+    environment: None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     """The folder of a program whose tables are in the test's schema."""
-    schema = mp.settings["schema"].value
     monkeypatch.setenv("MILEPOST_URL", f"{database_url}&options={quote(f'-c search_path={schema}')}")
-    async with mp.log.database.connection() as connection:
-        await connection.execute(qualified(TABLES, mp))
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(TABLES.format(schema).encode())
     (tmp_path / "shop.py").write_text(SHOP)
     return tmp_path
 
 
-async def place(mp: Milepost, how: str = "", amount: int = 0, type: str = "placed") -> int:
+def place(log: SyncMilepost, how: str = "", amount: int = 0, type: str = "placed") -> int:
     """Appends an order; its position."""
     data = {"order": 1, "amount": amount, "how": how}
-    appended = await mp.append("order-1", NewMessage(type, data, properties={"amount": amount}))
-    return appended.position
+    return log.append("order-1", NewMessage(type, data, properties={"amount": amount})).position
 
 
-async def contents(mp: Milepost) -> dict[str, Any]:
-    """All that a trial must not change."""
-    return {
-        table: sorted(
-            map(str, await mp.log.database.execute(qualified(f"select t::text from {{}}.{table} t", mp), {}))
-        )
-        for table in WATCHED
-    }
-
-
-class Try:
-    """`milepost try` on the shop."""
-
-    def __init__(self, start: Start, folder: Path) -> None:
-        self._start = start
-        self._folder = folder
-
-    async def __call__(self, name: str, *words: object, stdin: bytes = b"") -> Outcome:
-        program = self.started(name, *words)
-        return await asyncio.to_thread(program.end, None, stdin)
-
-    def started(self, name: str, *words: object, **options: Any) -> Program:
-        return self._start("try", "shop:mp", name, *map(str, words), cwd=self._folder, **options)
+Contents = Callable[[], dict[str, list[str]]]
 
 
 @pytest.fixture
-def tries(start: Start, shop: Path) -> Try:
-    return Try(start, shop)
+def contents(database_url: str, schema: str) -> Iterator[Contents]:
+    """Gives all that a trial must not change."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+
+        def contents() -> dict[str, list[str]]:
+            return {
+                table: sorted(
+                    row[0] for row in connection.execute(f"select t::text from {schema}.{table} t".encode())
+                )
+                for table in WATCHED
+            }
+
+        yield contents
 
 
-async def test_everything_is_told_and_rolled_back(mp: Milepost, tries: Try, shop: Path) -> None:
-    position = await place(mp, amount=5)
-    before = await contents(mp)
-    outcome = (await tries("balances", position)).done()
+Try = Callable[..., Outcome]
+Started = Callable[..., Program]
+
+
+@pytest.fixture
+def tries(run: Run, shop: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Try]:
+    """Runs `milepost try` on the shop, which is imported anew each time."""
+    monkeypatch.chdir(shop)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def tries(name: str, *words: object, stdin: bytes = b"") -> Outcome:
+        sys.modules.pop("shop", None)
+        return run("try", "shop:mp", name, *map(str, words), stdin=stdin)
+
+    yield tries
+    sys.modules.pop("shop", None)
+
+
+@pytest.fixture
+def started(start: Start, shop: Path) -> Started:
+    """Starts `milepost try` on the shop as a process of its own."""
+
+    def started(name: str, *words: object, **options: Any) -> Program:
+        return start("try", "shop:mp", name, *map(str, words), cwd=shop, **options)
+
+    return started
+
+
+def test_everything_is_told_and_rolled_back(
+    log: SyncMilepost, tries: Try, contents: Contents, shop: Path, schema: str
+) -> None:
+    position = place(log, amount=5)
+    before = contents()
+    outcome = tries("balances", position).done()
     first, handler, *lines = outcome.out.splitlines()
     assert first.startswith(f"position {position}: order-1 version 1, placed, 20")
     assert handler.startswith(f"handler: balance ({shop / 'shop.py'}:")
     assert handler.endswith("), attempt 1")
     assert lines[0] == f"attempt 1 of balances at {position}"
     assert lines[1].startswith("returned after ")
-    schema = mp.settings["schema"].value
     assert lines[2:] == [
         f"position {position} would be done",
         f"rows written: {schema}.balances 1 inserted, 1 updated",
         "appended to receipt-1: due, sent",
         "rolled back: all that went through its Transaction; anything else that it did stays",
     ]
-    assert await contents(mp) == before
+    assert contents() == before
 
 
 @pytest.mark.parametrize(
@@ -195,23 +226,33 @@ async def test_everything_is_told_and_rolled_back(mp: Milepost, tries: Try, shop
         ("parks", 1, ["raised after", "would be parked: odd"]),
         ("skips", 0, ["would be skipped: old"]),
         ("puts off", 1, ["would be tried again in 60.0 s, and this counts as no attempt: closed"]),
-        ("waits", 1, ["timed out after 3 s", "would be tried again in 5.0 s: TimedOut"]),
+        ("waits", 1, ["timed out after 0.2 s", "would be tried again in 5.0 s: TimedOut"]),
         ("expects", 1, ["its transaction cannot be committed", "WrongVersion: stream 'order-1' is at version 1"]),
         ("defers", 1, ["its transaction cannot be committed", "ForeignKeyViolation"]),
     ],
 )
-async def test_each_way_to_end(mp: Milepost, tries: Try, how: str, status: int, said: Sequence[str]) -> None:
-    position = await place(mp, how)
-    before = await contents(mp)
-    outcome = await tries("balances", position)
+def test_each_way_to_end(
+    log: SyncMilepost,
+    tries: Try,
+    contents: Contents,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    status: int,
+    said: Sequence[str],
+) -> None:
+    if how == "waits":
+        monkeypatch.setenv("TIMEOUT", "0.2")
+    position = place(log, how)
+    before = contents()
+    outcome = tries("balances", position)
     assert (outcome.status, outcome.err) == (status, "")
     for words in (*said, "balances 1 inserted, 1 updated", "rolled back: all"):
         assert words in outcome.out
-    assert await contents(mp) == before
+    assert contents() == before
 
 
-async def test_a_traceback_begins_in_the_program(mp: Milepost, tries: Try, shop: Path) -> None:
-    outcome = await tries("balances", await place(mp, "fails"))
+def test_a_traceback_begins_in_the_program(log: SyncMilepost, tries: Try, shop: Path) -> None:
+    outcome = tries("balances", place(log, "fails"))
     lines = outcome.out.splitlines()
     trace = lines[lines.index("Traceback (most recent call last):") + 1]
     assert trace.startswith(f'  File "{shop / "shop.py"}", line ')
@@ -219,38 +260,38 @@ async def test_a_traceback_begins_in_the_program(mp: Milepost, tries: Try, shop:
 
 
 @pytest.mark.parametrize("how", ["commits", "commits and begins"])
-async def test_who_ends_the_transaction_is_told_so(mp: Milepost, tries: Try, how: str) -> None:
-    outcome = await tries("balances", await place(mp, how))
+def test_who_ends_the_transaction_is_told_so(log: SyncMilepost, tries: Try, how: str) -> None:
+    outcome = tries("balances", place(log, how))
     assert outcome.status == 1
     assert "NOT ROLLED BACK" in outcome.out
     assert "rolled back: all" not in outcome.out
 
 
-async def test_the_attempt_is_the_next_one(mp: Milepost, make_mp: MakeMilepost, tries: Try) -> None:
+def test_the_attempt_is_the_next_one(
+    log: SyncMilepost, make_mp: MakeMilepost, tries: Try, contents: Contents
+) -> None:
     other = make_mp(group="shop")
 
     @other.subscription("balances", category="order")
     async def fail(message: Message[Any]) -> None:
         raise ValueError("no")
 
-    position = await place(mp, "fails")
-    with pytest.raises(ValueError, match="no"):
-        await other.run_until_idle()
-    before = await contents(mp)
-    outcome = await tries("balances", position)
+    position = place(log, "fails")
+    with other.sync, pytest.raises(ValueError, match="no"):
+        other.sync.run_until_idle()
+    before = contents()
+    outcome = tries("balances", position)
     assert "  retrying after 1 attempt: ValueError: no\n" in outcome.out
     assert "), attempt 2\n" in outcome.out
     assert "would be parked: DivisionByZero" in outcome.out
-    assert await contents(mp) == before
+    assert contents() == before
 
 
-async def test_a_handler_without_a_transaction_runs_only_when_told_to(
-    mp: Milepost, tries: Try, shop: Path
-) -> None:
-    position = await place(mp, amount=20)
-    (await tries("mails", position)).refused("mail takes no Transaction", "really happens", "say --yes")
+def test_a_handler_without_a_transaction_runs_only_when_told_to(log: SyncMilepost, tries: Try, shop: Path) -> None:
+    position = place(log, amount=20)
+    tries("mails", position).refused("mail takes no Transaction", "really happens", "say --yes")
     assert not (shop / "mailed").exists()
-    outcome = await tries("mails", position, "--yes")
+    outcome = tries("mails", position, "--yes")
     assert outcome.status == 0
     assert "mail: order 1\n" in outcome.out
     assert "rolled back" not in outcome.out
@@ -258,12 +299,15 @@ async def test_a_handler_without_a_transaction_runs_only_when_told_to(
     assert (shop / "mailed").exists()
 
 
-@pytest.mark.parametrize(("answer", "runs"), [(b"n\n", False), (b"y\n", True)])
-async def test_a_person_is_asked(mp: Milepost, tries: Try, shop: Path, answer: bytes, runs: bool) -> None:
+@pytest.mark.parametrize(
+    ("answer", "runs"),
+    [pytest.param(b"n\n", False, marks=pytest.mark.shard("processes")), (b"y\n", True)],
+)
+def test_a_person_is_asked(log: SyncMilepost, started: Started, shop: Path, answer: bytes, runs: bool) -> None:
     terminal, stdin = pty.openpty()
-    program = tries.started("mails", await place(mp, amount=20), stdin=stdin)
+    program = started("mails", place(log, amount=20), stdin=stdin)
     os.write(terminal, answer)
-    outcome = await asyncio.to_thread(program.end)
+    outcome = program.end()
     os.close(terminal)
     os.close(stdin)
     assert "really happens; run it?" in outcome.err
@@ -271,13 +315,14 @@ async def test_a_person_is_asked(mp: Milepost, tries: Try, shop: Path, answer: b
     assert (shop / "mailed").exists() is runs
 
 
-async def test_what_it_prints_is_shown_when_it_does(mp: Milepost, tries: Try, shop: Path) -> None:
-    program = tries.started("mails", await place(mp, "waits", amount=20), "--yes")
-    async with asyncio.timeout(40):
-        while await asyncio.to_thread(program.line) != "mail: order 1\n":
-            pass
+def test_what_it_prints_is_shown_when_it_does(log: SyncMilepost, started: Started, shop: Path) -> None:
+    program = started("mails", place(log, "waits", amount=20), "--yes")
+    while line := program.line():
+        if line == "mail: order 1\n":
+            break
+    assert line
     (shop / "go").touch()
-    assert (await asyncio.to_thread(program.end)).status == 0
+    assert program.end().status == 0
 
 
 @pytest.mark.parametrize(
@@ -288,28 +333,28 @@ async def test_what_it_prints_is_shown_when_it_does(mp: Milepost, tries: Try, sh
         ("keyless", "placed", "it would be parked at once: no key"),
     ],
 )
-async def test_a_message_that_would_not_come(mp: Milepost, tries: Try, name: str, type: str, why: str) -> None:
-    position = await place(mp, amount=3, type=type)
-    (await tries(name, position, "--yes")).refused(f"position {position} would not reach {name}: {why}", "--force")
-    outcome = await tries(name, position, "--yes", "--force")
+def test_a_message_that_would_not_come(log: SyncMilepost, tries: Try, name: str, type: str, why: str) -> None:
+    position = place(log, amount=3, type=type)
+    tries(name, position, "--yes").refused(f"position {position} would not reach {name}: {why}", "--force")
+    outcome = tries(name, position, "--yes", "--force")
     assert f"  would not reach {name}: {why}" in outcome.out
     assert f"position {position} would be" in outcome.out
 
 
-async def test_a_batch(mp: Milepost, tries: Try) -> None:
-    positions = [await place(mp) for _ in range(3)]
-    outcome = await tries("batches", *reversed(positions))
+def test_a_batch(log: SyncMilepost, tries: Try) -> None:
+    positions = [place(log) for _ in range(3)]
+    outcome = tries("batches", *reversed(positions))
     assert outcome.status == 1
     assert "3 messages\n" in outcome.out
     assert f"position {positions[0]} would be tried again in 5.0 s: ValueError: first\n" in outcome.out
     assert f"position {positions[1]} would be run again at once" in outcome.out
     assert "rows written before that: none\n" in outcome.out
-    assert "1 messages\n" in (await tries("batches", positions[0])).out
+    assert "1 messages\n" in (tries("batches", positions[0])).out
 
 
-async def test_json(mp: Milepost, tries: Try) -> None:
-    position = await place(mp, "fails", amount=5)
-    outcome = await tries("balances", position, "--json")
+def test_json(log: SyncMilepost, tries: Try) -> None:
+    position = place(log, "fails", amount=5)
+    outcome = tries("balances", position, "--json")
     assert outcome.status == 1
     assert outcome.err == f"attempt 1 of balances at {position}\n"
     [message] = outcome.json["messages"]
@@ -323,32 +368,35 @@ async def test_json(mp: Milepost, tries: Try) -> None:
     assert outcome.json["writes"][0]["inserted"] == 1
     assert outcome.json["appends"] == []
     assert outcome.json["error"].endswith("DivisionByZero: division by zero\n")
-    done = await tries("balances", await place(mp), "--json")
+    done = tries("balances", place(log), "--json")
     assert done.json["appends"] == [{"stream": "receipt-1", "types": ["due", "sent"]}]
 
 
-async def test_the_debugger_opens_where_it_failed(mp: Milepost, tries: Try) -> None:
-    position = await place(mp, "fails", amount=5)
-    outcome = await tries("balances", position, "--pdb", stdin=b"up 3\nquit\n")
+def test_the_debugger_opens_where_it_failed(log: SyncMilepost, tries: Try) -> None:
+    position = place(log, "fails", amount=5)
+    outcome = tries("balances", position, "--pdb", stdin=b"up 3\nquit\n")
     assert outcome.status == 1
     assert "rolled back: all" in outcome.out
     assert "(Pdb)" in outcome.out
-    done = await tries("balances", await place(mp), "--pdb")
+    done = tries("balances", place(log), "--pdb")
     assert "(Pdb)" not in done.done().out
 
 
-async def test_a_breakpoint_and_no_time_out(mp: Milepost, tries: Try) -> None:
-    position = await place(mp, amount=41)
-    outcome = await tries("stops", position, "--pdb", "--yes", stdin=b"p event.amount + 1\ncontinue\n")
+def test_a_breakpoint_and_no_time_out(log: SyncMilepost, started: Started) -> None:
+    program = started("stops", place(log, amount=41), "--pdb", "--yes")
+    outcome = program.end(stdin=b"p event.amount + 1\ncontinue\n")
     assert "(Pdb) 42\n" in outcome.out
     assert "went on\n" in outcome.out
     assert outcome.status == 0
 
 
-async def test_a_schema_is_left_as_it_is(tries: Try, monkeypatch: pytest.MonkeyPatch, mp: Milepost) -> None:
-    monkeypatch.setenv("MILEPOST_SCHEMA", f"{mp.settings['schema'].value}_none")
-    (await tries("balances", 1)).refused("milepost schema migrate")
-    rows = await mp.log.database.execute("select from pg_namespace where nspname like '%%\\_none'", {})
+def test_a_schema_is_left_as_it_is(
+    tries: Try, monkeypatch: pytest.MonkeyPatch, database_url: str, schema: str
+) -> None:
+    monkeypatch.setenv("MILEPOST_SCHEMA", f"{schema}_none")
+    tries("balances", 1).refused("milepost schema migrate")
+    with psycopg.connect(database_url) as connection:
+        rows = connection.execute("select from pg_namespace where nspname like '%\\_none'").fetchall()
     assert not rows
 
 
@@ -366,9 +414,9 @@ async def test_a_schema_is_left_as_it_is(tries: Try, monkeypatch: pytest.MonkeyP
         (["several", "3", "--force"], "none of its 2 handlers takes type 'other'"),
     ],
 )
-async def test_what_cannot_be_tried(mp: Milepost, tries: Try, words: list[str], said: str) -> None:
-    await place(mp)
-    await place(mp, type="left")
+def test_what_cannot_be_tried(log: SyncMilepost, tries: Try, words: list[str], said: str) -> None:
+    place(log)
+    place(log, type="left")
     if "3" in words:
-        await place(mp, type="other")
-    (await tries(*words)).refused(said)
+        place(log, type="other")
+    tries(*words).refused(said)

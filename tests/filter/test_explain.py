@@ -3,9 +3,10 @@
 import json
 from typing import Any
 
-from hypothesis import assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from filter.amounts import checked
 from filter.expressions import conditions, strange_messages, write
 from filter.naive import Expression, is_refused
 from milepost.filter import Explanation, compile_filter
@@ -99,8 +100,7 @@ def test_long_texts_and_values_are_cut() -> None:
     assert len(lines) == 5
 
 
-@settings(deadline=None, max_examples=200)
-@given(conditions, strange_messages, st.randoms(use_true_random=False))
+@checked(conditions, strange_messages, st.randoms(use_true_random=False), few=40, many=200)
 def test_it_is_whole(expression: Expression, properties: dict[str, Any], style: Any) -> None:
     assume(not is_refused(expression))
     explanation = compile_filter(write(expression, style)).explain(properties)

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from filter.amounts import checked
 from filter.expressions import NAMES
 from milepost.filter import Filter, FilterError, compile_filter
 from milepost.filter.parser import parse
@@ -78,28 +78,24 @@ def evaluated(compiled: Filter, properties: dict[str, object]) -> bool | FilterE
         return error
 
 
-@settings(deadline=None, max_examples=500)
-@given(st.text())
+@checked(st.text(), few=60, many=500)
 def test_any_text(text: str) -> None:
     use(text)
 
 
-@settings(deadline=None, max_examples=500)
-@given(st.binary())
+@checked(st.binary(), few=60, many=500)
 def test_any_bytes(content: bytes) -> None:
     use(content.decode("latin-1"))
     use(content.decode("utf-8", "surrogateescape"))
 
 
-@settings(deadline=None, max_examples=1000)
-@given(st.lists(st.sampled_from(PIECES), max_size=30))
+@checked(st.lists(st.sampled_from(PIECES), max_size=30), few=120, many=1000)
 def test_any_pieces(pieces: list[str]) -> None:
     use("".join(pieces))
     use(" ".join(pieces))
 
 
-@settings(deadline=None, max_examples=1000)
-@given(st.sampled_from(TEXTS), st.data())
+@checked(st.sampled_from(TEXTS), st.data(), few=120, many=1000)
 def test_a_text_with_typing_errors(text: str, data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(0, len(text)))

@@ -6,11 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule, run_state_machine_as_test
 
 from filter import naive
+from filter.amounts import AMOUNTS, checked, examples
 from filter.expressions import NAMES, conditions, messages, strange_messages, write
 from milepost.filter import Filter, FilterIndex, Handle, compile_filter
 from milepost.filter.demand import Equality, demand
@@ -80,14 +81,17 @@ class AnyOrder(RuleBasedStateMachine):
         assert len(self.index) == len(self.model)
 
 
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(deadline=None, max_examples=60, stateful_step_count=25)
+@AMOUNTS
+def test_any_order(amount: str) -> None:
+    chosen = examples(amount, few=12, many=60)
+    run_state_machine_as_test(AnyOrder, settings=settings(chosen, stateful_step_count=25))
 
 
-@settings(deadline=None, max_examples=150)
-@given(
+@checked(
     st.lists(st.tuples(texts, st.integers(-2, 2)), max_size=30),
     st.lists(likely_messages | messages, min_size=1, max_size=10),
+    few=30,
+    many=150,
 )
 def test_many_at_once(filters: list[tuple[str, int]], properties: list[dict[str, Any]]) -> None:
     index: FilterIndex[int] = FilterIndex()
@@ -175,7 +179,7 @@ def tried(index: FilterIndex[int], properties: dict[str, Any]) -> int:
     return len(list(index._candidates(properties)))
 
 
-@pytest.mark.parametrize(
+equalities_of_many = pytest.mark.parametrize(
     "text",
     [
         "customer == {0}",
@@ -188,9 +192,22 @@ def tried(index: FilterIndex[int], properties: dict[str, Any]) -> int:
         "!(customer != {0} || amount < 100)",
     ],
 )
+
+
+@equalities_of_many
+def test_of_many_equalities_few_are_tried(text: str) -> None:
+    check_few_are_tried(text, 200)
+
+
+@pytest.mark.shard("large")
+@equalities_of_many
 def test_of_ten_thousand_equalities_few_are_tried(text: str) -> None:
+    check_few_are_tried(text, 10_000)
+
+
+def check_few_are_tried(text: str, count: int) -> None:
     index: FilterIndex[int] = FilterIndex()
-    for number in range(10_000):
+    for number in range(count):
         index.add(compile_filter(text.format(number)), 0, number)
     properties = {"region": "EU", "customer": 7, "amount": 200, "active": True}
     assert index.first(properties) == 7

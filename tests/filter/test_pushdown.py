@@ -6,10 +6,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from filter import naive
+from filter.amounts import AMOUNTS, examples
 from filter.expressions import conditions, full_messages, messages, write
 from filter.naive import Expression
 from milepost.filter import Filter, Pushdown, compile_filter
@@ -43,21 +44,20 @@ def one(database: psycopg.Connection, text: str, properties: dict[str, Any]) -> 
     return met(database, [pushdown], [properties])[0][0]
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.lists(conditions, min_size=1, max_size=8),
-    st.lists(full_messages | messages, min_size=1, max_size=20),
-    st.integers(0, 2**32),
-)
-def test_no_match_is_excluded(
-    filter_database: psycopg.Connection,
-    expressions: list[Expression],
-    properties: list[dict[str, Any]],
-    seed: int,
-) -> None:
-    style = Random(seed)
-    filters = [compile_filter(write(each, style)) for each in expressions if not naive.is_refused(each)]
-    check_many(filter_database, filters, properties)
+@AMOUNTS
+def test_no_match_is_excluded(filter_database: psycopg.Connection, amount: str) -> None:
+    @examples(amount, few=25, many=150)
+    @given(
+        st.lists(conditions, min_size=1, max_size=8),
+        st.lists(full_messages | messages, min_size=1, max_size=20),
+        st.integers(0, 2**32),
+    )
+    def holds(expressions: list[Expression], properties: list[dict[str, Any]], seed: int) -> None:
+        style = Random(seed)
+        filters = [compile_filter(write(each, style)) for each in expressions if not naive.is_refused(each)]
+        check_many(filter_database, filters, properties)
+
+    holds()
 
 
 def check_many(
@@ -80,7 +80,7 @@ def test_it_is_useful(filter_database: psycopg.Connection) -> None:
     """The test above would also hold for a condition that excludes nothing."""
     style = Random(1)
     filters, properties = [], []
-    for _ in range(400):
+    for _ in range(150):
         x, y, z = (style.choice(["a", "b", "c"]) for _ in range(3))
         n, m = style.randint(-2, 2), style.randint(-2, 2)
         operator = style.choice(["==", "!=", "<", "<=", ">", ">="])

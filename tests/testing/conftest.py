@@ -17,9 +17,9 @@ def milepost_url(embedded_url: str) -> str:
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
+def project(pytester: pytest.Pytester) -> Iterator[Project]:
     """A project of its own, whose temporary files are its own too."""
     with TemporaryDirectory(prefix="mp-") as temporary:
         # A server that root starts runs as somebody else.
         os.chmod(temporary, 0o755)
-        yield Project(tmp_path, Path(temporary))
+        yield Project(pytester, Path(temporary))

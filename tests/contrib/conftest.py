@@ -1,0 +1,11 @@
+"""What the tests of metrics share."""
+
+import pytest
+
+from milepost.contrib import outlook
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever measures waits for the answer of a slow machine, too."""
+    monkeypatch.setattr(outlook, "PATIENCE", 60.0)
