@@ -12,7 +12,7 @@ from milepost.server.access.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-OPTIONS = ("--tokens",)
+ACCESS = "tokens"
 
 
 def tokens(mp: Milepost) -> Tokens:

@@ -52,14 +52,9 @@ def away(server: Server) -> Iterator[None]:
         server.start()
 
 
-@pytest.fixture(scope="module")
-def site(server: Server) -> Iterator[Site]:
-    """A server on it, which complains when it is away."""
-    Milepost(server.url(), schema="shop").sync.__enter__().__exit__(None, None, None)
-    site = Site(server.url(), "shop")
-    yield site
-    complaints = site.stop()
-    assert "Traceback" not in complaints, complaints
+@pytest.fixture
+def database_url(server: Server) -> str:
+    return server.url()
 
 
 async def append(site: Site, type: str) -> None:

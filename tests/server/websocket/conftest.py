@@ -10,6 +10,7 @@ import pytest
 
 from milepost import Milepost
 from milepost.server import Limits, Server, create_app
+from milepost.server.beside import Pages
 from milepost.server.serving import Process, listen
 from support import MakeMilepost
 
@@ -32,13 +33,19 @@ Serve = Callable[..., Any]
 
 @asynccontextmanager
 async def serving(
-    mp: Milepost, *, grace: float = 5, access: str = "local", advertise: str | None = None, **limits: Any
+    mp: Milepost,
+    *,
+    grace: float = 5,
+    access: str = "local",
+    advertise: str | None = None,
+    pages: Pages | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Serving]:
     """A server until the end of the block; unless a test says otherwise, it tells where it is."""
     with listen("127.0.0.1", 0) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
         told = advertise or address
-        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told)  # type: ignore[arg-type]
+        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told, pages=pages)  # type: ignore[arg-type]
         process = Process(app, grace=grace)
         running = asyncio.create_task(process._serve(sockets=[listener]))
         while not process.started:
