@@ -10,6 +10,7 @@ from contract.test_consuming import take, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
 from milepost.client.client import Client
 from milepost.client.consumer import Consumer
+from server.websocket.conftest import keep_for
 
 
 @pytest.fixture
@@ -51,8 +52,13 @@ async def _is_handled(client: Client, proxy: Proxy) -> bool:
 
 
 async def test_one_that_stays_away_for_too_long(
-    proxy: Proxy, shipping: Client, mp: Milepost, caplog: pytest.LogCaptureFixture
+    proxy: Proxy,
+    shipping: Client,
+    mp: Milepost,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    keep_for(monkeypatch, 0.5)
     async with shipping.consumer("shipping", capacity=2) as consumer:
         first, second = await take(consumer, 2)
         await proxy.refuse()
@@ -106,8 +112,9 @@ async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None
 
 
 async def test_a_subscription_that_is_deleted_while_it_is_away(
-    proxy: Proxy, shipping: Client, mp: Milepost
+    proxy: Proxy, shipping: Client, mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_for(monkeypatch, 0.5)
     async with shipping.consumer("shipping", capacity=1) as consumer:
         await proxy.refuse()
         await mp.manage("shipping").delete()

@@ -11,6 +11,8 @@ from websockets.asyncio.server import ServerConnection
 import milepost
 from client.odd import Answer, answering, endless, http, talking
 from milepost import ConsumerClosed, MilepostError, NewMessage, TooLarge, Unavailable
+from milepost.client import consumer as consumers
+from milepost.client import line, socket
 
 WELCOME: dict[str, Any] = {
     "type": "welcome",
@@ -130,7 +132,8 @@ async def test_frames_that_mean_nothing_are_passed_over() -> None:
             assert (await anext(consumer)).id == 1
 
 
-async def test_more_deliveries_than_were_asked_for() -> None:
+async def test_more_deliveries_than_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "CLOSING", 0.1)
     connections = 0
 
     async def talk(connection: ServerConnection) -> None:
@@ -176,7 +179,12 @@ async def test_an_end_that_is_one(reason: str) -> None:
             assert raised.value.reason == reason
 
 
-async def test_a_server_that_never_answers_a_settlement_does_not_hold_up_the_end() -> None:
+async def test_a_server_that_never_answers_a_settlement_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumers, "FAREWELL", 0.2)
+    monkeypatch.setattr(line, "LEAVING", 0.2)
+
     async def talk(connection: ServerConnection) -> None:
         await said(connection, WELCOME, {"type": "deliveries", "deliveries": [a_delivery(1)]})
         async for _ in connection:

@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 import milepost
-from client.cluster import Node
 from client.proxy import Proxy
 from contract.both import order
 from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable
 from milepost.client.client import Client
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
-from server.process import ServerProcess
+from milepost.server.serving import Certificate
+from server.websocket.conftest import serving
+from support import MakeMilepost
+
+CURVE = "ec_paramgen_curve:prime256v1"
+"""A key that is made sooner than others."""
 
 
 def nobody() -> str:
@@ -124,11 +128,10 @@ async def test_following_goes_on_where_it_was(proxy: Proxy, client: Client, mp: 
     assert seen == [0, 1, 2, 3]
 
 
-async def test_a_token(mp: Milepost, database_url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_token(mp: Milepost, make_mp: MakeMilepost, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    server = ServerProcess(database_url, schema, access="tokens")
     secret = await Tokens(mp.log.database, schema).make("reader", [Role.READ])
-    try:
+    async with serving(make_mp(), access="tokens") as server:
         async with milepost.connect(server.address, token=secret) as client:
             assert await client.head() == 0
             with pytest.raises(NotAllowed) as raised:
@@ -142,23 +145,33 @@ async def test_a_token(mp: Milepost, database_url: str, schema: str, caplog: pyt
                 await client.head()
             with pytest.raises(NotAllowed):
                 await anext(client.follow())
-    finally:
-        server.kill()
     assert secret not in caplog.text
 
 
-async def test_a_certificate_is_checked(mp: Milepost, database_url: str, schema: str, tmp_path: Path) -> None:
+async def test_a_certificate_is_checked(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        CURVE,
+        "-nodes",
+        "-days",
+        "1",
+        *names,
+        *files,
+    ]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     await mp.create_subscription("shipping")
-    node = Node(database_url, schema, "--tls-cert", str(certificate), "--tls-key", str(key)).start()
-    address = node.address.replace("http:", "https:")
-    try:
+    async with serving(make_mp(), tls=Certificate(str(certificate), str(key))) as server:
+        address = server.address
         async with milepost.connect(address, ca=str(certificate)) as client:
             await client.append("a-1", order(1))
             async with client.consumer("shipping") as consumer, asyncio.timeout(20):
@@ -167,5 +180,3 @@ async def test_a_certificate_is_checked(mp: Milepost, database_url: str, schema:
             for ask in (client.head(), client.append("a-1", order(2)), client.consumer("shipping").__aenter__()):
                 with pytest.raises(MilepostError, match="not trusted.*give the file"):
                     await ask
-    finally:
-        node.remove()

@@ -15,7 +15,7 @@ from milepost import Milepost, Retry
 from milepost.client.client import Client
 from patience import within
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.shard("processes")]
 
 CAPACITY = 20
 """Of each program's consumer."""

@@ -140,6 +140,7 @@ async def test_one_finds_the_way_from_categories_to_a_message(site: Site, page: 
     await expect(page.get_by_role("heading", level=1)).to_have_text("way.<b>a</b>")
 
 
+@pytest.mark.shard("browser")
 async def test_a_name_that_is_not_there_is_said(site: Site, page: Page) -> None:
     for part, words in {
         "streams": "No stream begins with that.",

@@ -59,6 +59,7 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -73,6 +74,7 @@ async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
     await expect(page.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.shard("browser")
 async def test_one_can_log_out(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("leaving", [Role.READ])
     await page.goto(site.path())
@@ -124,6 +126,7 @@ async def test_every_page_asks_who_it_is(site: Site) -> None:
         assert "default-src 'none'" in policy
 
 
+@pytest.mark.shard("browser")
 async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("guarded")
     reader = await tokens(mp).make("only-reads", [Role.READ])
@@ -141,6 +144,7 @@ async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: 
     assert (await mp.manage("guarded").info()).status == "waiting"
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_may_only_operate_does_not_see_it(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("only-operates", [Role.OPERATE])
     await page.goto(site.path())
@@ -155,6 +159,7 @@ POST = """async (address) => {
 }"""
 
 
+@pytest.mark.shard("browser")
 async def test_a_link_from_another_site_finds_one_logged_in(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("linked", [Role.READ])
     await page.goto(site.path())

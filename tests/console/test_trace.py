@@ -48,6 +48,7 @@ async def test_what_became_of_each_message_for_every_subscription(site: Site, pa
         await expect(page.locator(".traced tbody tr")).to_have_count(1)
 
 
+@pytest.mark.shard("browser")
 async def test_a_long_stream_is_read_in_pages(site: Site, page: Page) -> None:
     async with site.milepost() as program:
         await program.append("long-1", [NewMessage("a") for _ in range(23)])
@@ -57,6 +58,7 @@ async def test_a_long_stream_is_read_in_pages(site: Site, page: Page) -> None:
     await expect(page.locator(".traced")).to_have_count(3)
 
 
+@pytest.mark.shard("browser")
 async def test_what_is_not_there_and_what_cannot_be(site: Site, page: Page) -> None:
     hostile = "<b>order</b>-\"1' & 2"
     await page.goto(f"{site.path('trace')}?q={quote(hostile)}")
