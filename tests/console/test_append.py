@@ -4,7 +4,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_accessible, assert_readable
+from console.reading import assert_accessible
 from console.site import Site
 from milepost import Milepost, NewMessage
 from milepost.server.access.role import Role
@@ -27,7 +27,7 @@ async def test_a_message_is_appended_by_keyboard_alone(site: Site, page: Page, m
     await log_in(page, site, mp, "writer", Role.READ, Role.APPEND)
     await page.goto(site.path("log"))
     await page.get_by_role("link", name="Append…").press("Enter")
-    await assert_readable(page)
+    await assert_accessible(page)
     await page.get_by_label("Stream", exact=True).focus()
     await page.keyboard.type("order-1")
     await page.keyboard.press("Tab")

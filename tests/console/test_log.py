@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Page, expect
 from psycopg import sql
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
 from milepost.console.payload import LONGEST
@@ -139,7 +139,7 @@ async def test_what_is_appended_arrives_and_nothing_else_does(site: Site, page: 
     await fill_in(page, where="total > 0")
     await expect(rows).to_have_count(4)
     await expect(rows.first).to_be_visible()
-    await assert_readable(page)
+    await assert_accessible(page)
     await follow.press("Enter")
     await expect(page.locator("#tail-state")).to_have_text("Not followed any more.")
 
@@ -210,7 +210,7 @@ async def test_a_message_is_shown_with_all_it_has(site: Site, page: Page, mp: Mi
     await expect(page.get_by_role("region", name="Properties")).to_contain_text("</pre></td><script>")
     await expect(page.get_by_role("region", name="Metadata")).to_contain_text("</pre></td><script>")
     assert await page.evaluate("window.broken") is None
-    await assert_readable(page)
+    await assert_accessible(page)
     await page.get_by_role("link", name="← Version 1").click()
     await expect(page).to_have_url(f"{site.path('log')}/{first.position}")
     await page.get_by_role("link", name="Version 2 →").click()

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost
 from milepost.server.access.role import Role
@@ -45,7 +45,7 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
     secret = await tokens(mp).make("reader", [Role.READ])
     await page.goto(site.path())
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
-    await assert_readable(page)
+    await assert_accessible(page)
     await log_in(page, "mp_wrong")
     await expect(page.get_by_role("alert")).to_have_text("This is no token in force: ask for another.")
     await log_in(page, secret)
@@ -172,3 +172,9 @@ async def test_a_link_from_another_site_finds_one_logged_in(site: Site, page: Pa
     await expect(page.get_by_label("Stream or id")).to_have_value("order-1")
     await page.goto(site.path())
     await expect(page.locator("#pulse")).to_have_text("live")
+
+
+@pytest.mark.shard("browser")
+async def test_the_form_is_readable(site: Site, page: Page) -> None:
+    await page.goto(site.path("login"))
+    await assert_readable(page)

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
 
@@ -21,7 +21,7 @@ async def test_an_expression_is_explained_as_one_types_and_the_address_goes_alon
     await page.goto(site.path("filter"))
     result = page.locator("#result")
     await expect(result).to_contain_text("Nothing to explain yet")
-    await assert_readable(page)
+    await assert_accessible(page)
     # By keyboard alone: the first field has the focus.
     await page.keyboard.type('total > 100 && region == "EU"')
     await expect(result).to_contain_text("can be used")
@@ -39,7 +39,6 @@ async def test_an_expression_is_explained_as_one_types_and_the_address_goes_alon
             'region "UK"',
         ]
     )
-    await assert_readable(page)
     copied = page.url
     await page.goto(site.path())
     await page.goto(copied)
