@@ -31,7 +31,6 @@ PAGES = [
     ("trace?q=order-1", "behind order-1 version 1"),
     ("trace?q=order-1&before_version=x", "a version is wanted, not 'x'"),
     ("trace?q=order-1&subscription=nobody", "no subscription"),
-    ("trace?q=a%00b", "NUL"),
     ("log", "order.placed"),
     ("log?category=order&order=oldest", "order-0 v1"),
     ("log?after=3", "order-1"),
@@ -79,7 +78,8 @@ WRONG = [
     ("log?type=a.b*", 400, "* and > stand for whole parts"),
     ("log/123456789", 404, "There is no message at position 123,456,789"),
     ("log/tail?where=a+%3D%3D", 400, ""),
-    ("log/streams?prefix=" + "x" * 600, 413, ""),
+    ("trace?q=a%00b", 400, "a NUL character cannot be stored"),
+    ("log/streams?prefix=" + "x" * 600, 400, "no name has more than 512 bytes"),
     (f"{FAILING}?state=lost", 400, ""),
     (f"{FAILING}?after=-1", 400, "a position is wanted, not '-1'"),
     (f"{FAILING}/999999", 404, "Position 999999 has no delivery"),
@@ -164,16 +164,14 @@ async def shop(mp: Milepost) -> Milepost:
 
 @pytest.mark.usefixtures("shop")
 async def test_every_page_is_shown(reader: Reader) -> None:
-    for path, words in PAGES:
-        status, text = await reader.asks(path)
-        assert (status, words in text) == (200, True), (path, status, words, text)
+    asked = [(path, words, *await reader.asks(path)) for path, words in PAGES]
+    assert [each for each in asked if each[2] != 200 or each[1] not in each[3]] == []
 
 
 @pytest.mark.usefixtures("shop")
 async def test_what_cannot_be_shown_is_explained(reader: Reader) -> None:
-    for path, wanted, words in WRONG:
-        status, text = await reader.asks(path)
-        assert (status, words in text) == (wanted, True), (path, status, words, text)
+    asked = [(path, wanted, words, *await reader.asks(path)) for path, wanted, words in WRONG]
+    assert [each for each in asked if each[3] != each[1] or each[2] not in each[4]] == []
 
 
 async def test_a_filter_is_explained(reader: Reader) -> None:
