@@ -111,7 +111,8 @@ async def test_an_answer_to_a_hello(frame: object) -> None:
                         pass
 
 
-async def test_frames_that_mean_nothing_are_passed_over() -> None:
+async def test_frames_that_mean_nothing_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LEAVING", 0.2)
     odd: list[object] = [
         {"type": "news", "from": "the future"},
         {"type": "settled", "ref": 99, "moved": [1], "refused": [{"id": 2, "reason": "x"}]},
