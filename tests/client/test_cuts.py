@@ -31,7 +31,7 @@ async def test_a_consumer_comes_back_with_what_it_has(proxy: Proxy, shipping: Cl
         assert [(each.position, each.attempt) for each in rest] == [(4, 1), (5, 1), (6, 1)]
         await consumer.settle(ack=rest)
         assert consumer.statistics().acked == 6
-    await shipping.manage("shipping").caught_up(6, timeout=20)
+    await shipping.manage("shipping").caught_up(6, timeout=60)
 
 
 async def test_what_was_settled_before_the_answer_got_lost_is_settled(proxy: Proxy, shipping: Client) -> None:
@@ -41,7 +41,7 @@ async def test_what_was_settled_before_the_answer_got_lost_is_settled(proxy: Pro
         acking = asyncio.create_task(consumer.settle(ack=taken))
         await until(lambda: _is_handled(shipping, proxy))
         proxy.pass_on()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await acking).moved == (1, 2, 3)
         assert [each.attempt for each in await take(consumer, 3)] == [1, 1, 1]
 
@@ -85,7 +85,7 @@ async def test_changes_while_it_is_away(proxy: Proxy, shipping: Client) -> None:
         changing = asyncio.create_task(consumer.configure(capacity=6))
         await until(lambda: _is_away(consumer))
         await proxy.listen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await changing
         assert len(await take(consumer, 5)) == 5
         await first.ack()
@@ -104,7 +104,7 @@ async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None
         draining = asyncio.create_task(consumer.drain())
         await until(lambda: _is_away(consumer))
         await proxy.listen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await draining
             await consumer.settle(ack=taken)
             assert await anext(consumer, None) is None
@@ -119,7 +119,7 @@ async def test_a_subscription_that_is_deleted_while_it_is_away(
         await proxy.refuse()
         await mp.manage("shipping").delete()
         await proxy.listen()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with pytest.raises(ConsumerClosed) as raised:
                 while True:
                     await anext(consumer)
@@ -143,7 +143,7 @@ async def test_blocks_are_told_when_the_consumer_leaves(shipping: Client) -> Non
             async with delivery:
                 pass
     assert [each async for each in shipping.manage("shipping").deliveries()] == []
-    await shipping.manage("shipping").caught_up(6, timeout=20)
+    await shipping.manage("shipping").caught_up(6, timeout=60)
 
 
 async def test_many_cuts_under_load(proxy: Proxy, shipping: Client, mp: Milepost) -> None:
@@ -159,4 +159,4 @@ async def test_many_cuts_under_load(proxy: Proxy, shipping: Client, mp: Milepost
             async with delivery:
                 pass
     assert set(seen.values()) == {1}
-    await shipping.manage("shipping").caught_up(1006, timeout=20)
+    await shipping.manage("shipping").caught_up(1006, timeout=60)

@@ -45,7 +45,7 @@ async def _go_on(database: Server, address: str, mode: str) -> None:
             assert await settled(consumer, {1}) <= {0, 1}
             assert [task.message.data["n"] for task in await client.pull("emails", wait=10)] == [0, 1]
         await followed.aclose()
-        await client.manage("shipping").caught_up(appended, timeout=20)
+        await client.manage("shipping").caught_up(appended, timeout=60)
 
 
 async def settled(consumer: Consumer, wanted: set[int]) -> set[int]:

@@ -68,7 +68,7 @@ async def test_of_a_node_that_is_stopped_at_once(mp: Milepost, make_mp: MakeMile
         assert (second.position, second.attempt) == (2, 1)
         await second.ack()
         await node.end()
-    await mp.manage("shipping").caught_up(2, timeout=20)
+    await mp.manage("shipping").caught_up(2, timeout=60)
 
 
 async def _is_stopping(node: Serving) -> bool:

@@ -96,7 +96,7 @@ async def test_nodes_that_are_stopped_one_after_the_other(mp: Milepost, nodes: C
     assert set(done.values()) == {1}
     repeated = {position for position, times in taken.items() if times > 1}
     assert repeated <= set(lost)
-    await mp.manage("shipping").caught_up(count, timeout=20)
+    await mp.manage("shipping").caught_up(count, timeout=60)
 
 
 @pytest.mark.parametrize("lease", [2])

@@ -229,7 +229,7 @@ async def test_consumers_with_their_routes_and_load(site: Site, page: Page, mp: 
     await mp.create_subscription("routed", category="routed")
     async with mp.consumer("routed", where='region == "EU"', priority=7, capacity=4) as consumer:
         await mp.append("routed-1", NewMessage("a", properties={"region": "EU"}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             delivery = await anext(aiter(consumer))
         await opened(site, page, "routed")
         row = page.locator("#consumers tbody tr")

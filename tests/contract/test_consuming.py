@@ -36,12 +36,12 @@ AnyDelivery = Delivery | RemoteDelivery
 
 async def take(consumer: AnyConsumer, count: int) -> list[Any]:
     """The next deliveries, so many."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return [await anext(consumer) for _ in range(count)]
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with within(30, lambda: looked_at(condition)):
+    async with within(60, lambda: looked_at(condition)):
         while not await condition():
             await asyncio.sleep(0.02)
 
@@ -119,7 +119,7 @@ async def test_one_that_hangs_costs_others_nothing(both: Both, looks: bool) -> N
             # So long that its time begins anew.
             await asyncio.sleep(0.5)
             await hanging.next_batch(60)
-        async with a_consumer(both) as other, asyncio.timeout(40):
+        async with a_consumer(both) as other, asyncio.timeout(60):
             for _ in range(40):
                 [delivery] = await take(other, 1)
                 assert delivery.attempt == 1
@@ -167,7 +167,7 @@ async def test_several_at_once(shipping: Both) -> None:
 
 async def test_batches(shipping: Both) -> None:
     seen: list[int] = []
-    async with a_consumer(shipping) as consumer, asyncio.timeout(30):
+    async with a_consumer(shipping) as consumer, asyncio.timeout(60):
         async for each in consumer.batches(4):
             batch: list[Any] = [*each]
             assert 0 < len(batch) <= 4
@@ -239,7 +239,7 @@ async def test_draining(shipping: Both) -> None:
         rest = asyncio.create_task(anext(consumer, None))
         for delivery in taken:
             await delivery.ack()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             assert await rest is None
         assert consumer.closed == "drained"
         await consumer.drain()
@@ -252,7 +252,7 @@ async def test_one_that_is_deleted(shipping: Both) -> None:
     async with a_consumer(shipping, capacity=1) as consumer:
         [delivery] = await take(consumer, 1)
         deleting = asyncio.create_task(shipping.manage("shipping").delete())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with pytest.raises(ConsumerClosed) as raised:
                 while True:
                     # It waits for what is open; what comes before it has begun is open too.
@@ -287,7 +287,7 @@ async def test_what_waits_for_its_user_does_not_time_out(both: Both) -> None:
         # Longer for what comes after, which is to be settled in time.
         await both.manage("shipping").update(timeout=60)
         # The time of all is over then, and only this one was looked at.
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(60):
             while not consumer.statistics().timed_out:
                 await asyncio.sleep(0.02)
         seen: list[tuple[int, int]] = []
@@ -369,7 +369,7 @@ async def test_a_replay_is_marked(shipping: Both) -> None:
     async with a_consumer(shipping) as consumer:
         for delivery in await take(consumer, 6):
             await delivery.ack()
-    await shipping.manage("shipping").caught_up(6, timeout=20)
+    await shipping.manage("shipping").caught_up(6, timeout=60)
     assert await shipping.manage("shipping").replay(0, 2) == 2
     async with a_consumer(shipping) as consumer:
         assert [(each.position, each.replay) for each in await take(consumer, 2)] == [(1, True), (2, True)]

@@ -105,7 +105,7 @@ async def test_head_and_last(both: Both) -> None:
 async def test_following(both: Both) -> None:
     await orders(both, 3)
     seen: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in both.follow(category="order", where="n != 1"):
             seen.append(message.data["n"])
             if message.data["n"] == 2:
@@ -119,7 +119,7 @@ async def test_following(both: Both) -> None:
 
 async def test_following_from_a_position_and_from_now(both: Both) -> None:
     await orders(both, 3)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in both.follow(after=2):
             assert message.data["n"] == 2
             break

@@ -204,7 +204,7 @@ async def _send(
     given = {name.encode(): text for name, text in headers.items()}
     if content:
         given[b"content-type"] = b"application/json"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await client.request(method, address, headers=given, content=content)
 
 

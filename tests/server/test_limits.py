@@ -83,7 +83,7 @@ class TestBodies:
         head = b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as first:
             first.sendall(head + b"Content-Length: 95000\r\n\r\n" + b" " * 90_000)
-            async with server.client() as client, asyncio.timeout(30):
+            async with server.client() as client, asyncio.timeout(60):
                 # Until the first one has arrived as far as it does.
                 while True:
                     answer = await client.post("/v1/streams/a-1", content=b" " * 20_000, headers=JSON)
@@ -166,14 +166,14 @@ async def test_too_many_connections(serve: Serve) -> None:
     server = await serve(connections=3)
     idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             # They are counted a moment after they came.
             while await asyncio.to_thread(problem_or_done, server.port) != TOO_MANY.slug:
                 await asyncio.sleep(0.05)
     finally:
         for each in idle:
             each.close()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await asyncio.to_thread(problem_or_done, server.port) is not None:
             await asyncio.sleep(0.05)
 
