@@ -244,7 +244,7 @@ async def test_pausing_moving_and_replaying(mp: Milepost, both: Both) -> None:
 
 
 async def test_reading_ones_own_writes(mp: Milepost, both: Both) -> None:
-    @mp.subscription("invoices", category="order", retry=Retry(delay=60))
+    @mp.subscription("invoices", category="order", retry=Retry(delay=3600))
     async def invoice(message: Message[Any]) -> None:
         if message.data["n"] == 5:
             raise ValueError("later")

@@ -87,7 +87,7 @@ def keep_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 @pytest.fixture(autouse=True)
 def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_for(monkeypatch, LONG)
+    monkeypatch.setattr(hall, "RESUME", LONG)
 
 
 @pytest.fixture

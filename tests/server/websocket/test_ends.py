@@ -235,6 +235,7 @@ async def test_a_stop_lets_what_is_open_be_settled(mp: Milepost, serve: Serve) -
         await idle.expect("settled", ref=2, refused=[])
         end = await idle.ended("going away", 1001)
         assert end["to"] is None
+    await server.end()
     with pytest.raises(OSError):  # noqa: PT011 - it listens no longer
         async with talking(server.address):
             pass
@@ -337,7 +338,8 @@ async def test_who_comes_back_is_told_what_was_lost_meanwhile(mp: Milepost, serv
     await orders(mp, 2)
     async with consuming(server.address, routes=[{"capacity": 2}]) as talk:
         first, second = await talk.take(2)
-        await talk.say("extend", deliveries=[first["id"]], seconds=0.1)
+        await talk.say("extend", ref=0, deliveries=[first["id"]], seconds=0.1)
+        await talk.expect("settled", ref=0, moved=[first["id"]])
         await talk.expect("lost", deliveries=[{"id": first["id"], "reason": "timed out"}])
         await talk.say("extend", ref=1, deliveries=[second["id"]], seconds=1)
         await talk.expect("settled", ref=1, moved=[second["id"]])
@@ -369,10 +371,10 @@ async def test_a_return_that_cannot_be_leaves_nothing_behind(
     mp: Milepost, server: Serving, monkeypatch: pytest.MonkeyPatch, routes: list[object]
 ) -> None:
     """A consumer without a client would get messages that nobody settles."""
+    monkeypatch.setattr(hall, "RESUME", 0.5)
     async with consuming(server.address) as talk, talking(server.address) as back:
         talk.vanish()
         await until(lambda: is_away(server))
-        monkeypatch.setattr(hall, "RESUME", 0.1)
         await back.say("hello", resume=talk.welcome["resume"], routes=routes)
         await back.expect("problem")
         await back.ended("refused", 4005)

@@ -196,7 +196,10 @@ async def test_names_that_nothing_has(server: Serving, path: str) -> None:
 # Those who do not read, or do not stop
 
 
-async def test_who_never_reads_is_ended_and_costs_nobody_anything(mp: Milepost, serve: Serve) -> None:
+async def test_who_never_reads_is_ended_and_costs_nobody_anything(
+    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hall, "RESUME", 0.1)
     server = await serve(stalled_seconds=0.5)
     await mp.manage("shipping").update(retry=Retry(delay=0))
     blob = {"blob": "x" * 200_000}
