@@ -166,7 +166,7 @@ async def test_too_many_connections(serve: Serve) -> None:
     server = await serve(connections=3)
     idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
     try:
-        # Whoever sends nothing gets the answer for certain: what is not read when a connection is closed cuts it off.
+        # Whoever sends nothing gets the answer for certain: what a closed connection has not read cuts it off.
         answer = await asyncio.to_thread(send, server.port, b"")
         assert problem_in(answer) == TOO_MANY.slug
     finally:
