@@ -1,4 +1,4 @@
-"""A server in a process of its own, and what stands before it."""
+"""A server, and what stands before it."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -9,6 +9,8 @@ from client.proxy import Proxy
 from contract.farm import Farm
 from milepost import Milepost
 from milepost.client.client import Client
+from server.websocket.conftest import LONG, keep_for, serving
+from support import MakeMilepost
 
 
 @pytest.fixture(scope="session")
@@ -19,9 +21,21 @@ def farm() -> Iterator[Farm]:
     farm.end()
 
 
+@pytest.fixture(autouse=True)
+def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_for(monkeypatch, LONG)
+
+
 @pytest.fixture
-def address(mp: Milepost, farm: Farm, database_url: str, schema: str) -> Iterator[str]:
-    """Of a server on the test's schema."""
+async def address(mp: Milepost, make_mp: MakeMilepost) -> AsyncIterator[str]:
+    """Of a server on the test's schema, in this process."""
+    async with serving(make_mp()) as server:
+        yield server.address
+
+
+@pytest.fixture
+def far_address(mp: Milepost, farm: Farm, database_url: str, schema: str) -> Iterator[str]:
+    """The same in another process, for clients that block this one."""
     yield farm.serve(database_url, schema)
     farm.stop()
 

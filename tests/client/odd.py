@@ -31,7 +31,7 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         server.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await asyncio.gather(*tasks)
 
 

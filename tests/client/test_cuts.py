@@ -10,6 +10,7 @@ from contract.test_consuming import take, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
 from milepost.client.client import Client
 from milepost.client.consumer import Consumer
+from server.websocket.conftest import keep_for
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ async def test_a_consumer_comes_back_with_what_it_has(proxy: Proxy, shipping: Cl
         assert [(each.position, each.attempt) for each in rest] == [(4, 1), (5, 1), (6, 1)]
         await consumer.settle(ack=rest)
         assert consumer.statistics().acked == 6
-    await shipping.manage("shipping").caught_up(6, timeout=20)
+    await shipping.manage("shipping").caught_up(6, timeout=60)
 
 
 async def test_what_was_settled_before_the_answer_got_lost_is_settled(proxy: Proxy, shipping: Client) -> None:
@@ -40,7 +41,7 @@ async def test_what_was_settled_before_the_answer_got_lost_is_settled(proxy: Pro
         acking = asyncio.create_task(consumer.settle(ack=taken))
         await until(lambda: _is_handled(shipping, proxy))
         proxy.pass_on()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await acking).moved == (1, 2, 3)
         assert [each.attempt for each in await take(consumer, 3)] == [1, 1, 1]
 
@@ -51,8 +52,13 @@ async def _is_handled(client: Client, proxy: Proxy) -> bool:
 
 
 async def test_one_that_stays_away_for_too_long(
-    proxy: Proxy, shipping: Client, mp: Milepost, caplog: pytest.LogCaptureFixture
+    proxy: Proxy,
+    shipping: Client,
+    mp: Milepost,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    keep_for(monkeypatch, 0.5)
     async with shipping.consumer("shipping", capacity=2) as consumer:
         first, second = await take(consumer, 2)
         await proxy.refuse()
@@ -79,7 +85,7 @@ async def test_changes_while_it_is_away(proxy: Proxy, shipping: Client) -> None:
         changing = asyncio.create_task(consumer.configure(capacity=6))
         await until(lambda: _is_away(consumer))
         await proxy.listen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await changing
         assert len(await take(consumer, 5)) == 5
         await first.ack()
@@ -98,7 +104,7 @@ async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None
         draining = asyncio.create_task(consumer.drain())
         await until(lambda: _is_away(consumer))
         await proxy.listen()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await draining
             await consumer.settle(ack=taken)
             assert await anext(consumer, None) is None
@@ -106,13 +112,14 @@ async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None
 
 
 async def test_a_subscription_that_is_deleted_while_it_is_away(
-    proxy: Proxy, shipping: Client, mp: Milepost
+    proxy: Proxy, shipping: Client, mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    keep_for(monkeypatch, 0.5)
     async with shipping.consumer("shipping", capacity=1) as consumer:
         await proxy.refuse()
         await mp.manage("shipping").delete()
         await proxy.listen()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with pytest.raises(ConsumerClosed) as raised:
                 while True:
                     await anext(consumer)
@@ -136,7 +143,7 @@ async def test_blocks_are_told_when_the_consumer_leaves(shipping: Client) -> Non
             async with delivery:
                 pass
     assert [each async for each in shipping.manage("shipping").deliveries()] == []
-    await shipping.manage("shipping").caught_up(6, timeout=20)
+    await shipping.manage("shipping").caught_up(6, timeout=60)
 
 
 async def test_many_cuts_under_load(proxy: Proxy, shipping: Client, mp: Milepost) -> None:
@@ -152,4 +159,4 @@ async def test_many_cuts_under_load(proxy: Proxy, shipping: Client, mp: Milepost
             async with delivery:
                 pass
     assert set(seen.values()) == {1}
-    await shipping.manage("shipping").caught_up(1006, timeout=20)
+    await shipping.manage("shipping").caught_up(1006, timeout=60)

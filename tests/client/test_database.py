@@ -1,15 +1,15 @@
 """A server whose PostgreSQL ends and comes back: its clients wait, and go on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 import milepost
-from client.cluster import Node
 from contract.both import order
 from milepost import Milepost, Retry
 from milepost.client.consumer import Consumer
+from server.websocket.conftest import serving
 from servers import Server, embedded_binaries
 
 
@@ -20,19 +20,14 @@ def database() -> Iterator[Server]:
     server.remove()
 
 
-@pytest.fixture
-async def node(database: Server) -> AsyncIterator[Node]:
-    async with Milepost(database.url()):
-        pass
-    node = Node(database.url(), "milepost").start()
-    yield node
-    node.remove()
+@pytest.mark.parametrize("mode", ["fast", pytest.param("immediate", marks=pytest.mark.shard("processes"))])
+async def test_clients_go_on_after_a_restart(database: Server, mode: str) -> None:
+    async with serving(Milepost(database.url())) as server:
+        await _go_on(database, server.address, mode)
 
 
-@pytest.mark.parametrize("mode", ["fast", "immediate"])
-@pytest.mark.timeout(150)
-async def test_clients_go_on_after_a_restart(database: Server, node: Node, mode: str) -> None:
-    async with milepost.connect(node.address, patience=60) as client:
+async def _go_on(database: Server, address: str, mode: str) -> None:
+    async with milepost.connect(address, patience=60) as client:
         await client.create_subscription("shipping", category="order", lease=5, retry=Retry(delay=0))
         await client.create_subscription("emails", category="order", tracking="all")
         followed = client.follow(category="order")
@@ -50,7 +45,7 @@ async def test_clients_go_on_after_a_restart(database: Server, node: Node, mode:
             assert await settled(consumer, {1}) <= {0, 1}
             assert [task.message.data["n"] for task in await client.pull("emails", wait=10)] == [0, 1]
         await followed.aclose()
-        await client.manage("shipping").caught_up(appended, timeout=20)
+        await client.manage("shipping").caught_up(appended, timeout=60)
 
 
 async def settled(consumer: Consumer, wanted: set[int]) -> set[int]:

@@ -11,6 +11,7 @@ from contract.both import order
 from milepost import Milepost, MilepostError, NewMessage
 from milepost.log import reader
 from milepost.log.reader import Page, Reader
+from milepost.server.http import gathering
 from server.websocket.conftest import serving
 from support import MakeMilepost
 
@@ -18,8 +19,32 @@ STUCK = (2, 4)
 """Which of the statements do not end."""
 
 
+class Deadlines:
+    """Stands for `asyncio` where a read of the server is limited in time: a test says when that is over."""
+
+    def __init__(self) -> None:
+        self._last: asyncio.Timeout | None = None
+
+    def timeout(self, seconds: float) -> asyncio.Timeout:
+        self._last = asyncio.timeout(seconds)
+        return self._last
+
+    async def stuck(self) -> None:
+        """A statement that does not end before the time of its read is over."""
+        assert self._last is not None
+        self._last.reschedule(asyncio.get_running_loop().time())
+        await asyncio.Event().wait()
+
+
 @pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def deadlines(monkeypatch: pytest.MonkeyPatch) -> Deadlines:
+    found = Deadlines()
+    monkeypatch.setattr(gathering, "asyncio", found)
+    return found
+
+
+@pytest.fixture
+def looks(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Where each statement of a read begins, of which some get stuck."""
     begun: list[int] = []
     log_page = Reader.log_page
@@ -27,7 +52,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     async def page(self: Reader, *args: Any, low: int, **options: Any) -> Page:
         begun.append(low)
         if len(begun) in STUCK:
-            await asyncio.Event().wait()
+            await deadlines.stuck()
         return await log_page(self, *args, low=low, **options)
 
     monkeypatch.setattr(Reader, "log_page", page)
@@ -39,7 +64,8 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 class Stuck:
     """Runs the statements of a read of one stream, of which some get stuck."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadlines: Deadlines) -> None:
+        self._deadlines = deadlines
         self.begun: list[tuple[int, int]] = []
         """After which version, and up to which, each of them looked."""
         self.executor: Any = None
@@ -47,15 +73,15 @@ class Stuck:
     async def execute(self, statement: Any, parameters: dict[str, Any]) -> Any:
         self.begun.append((parameters["low"], parameters["high"]))
         if len(self.begun) in STUCK:
-            await asyncio.Event().wait()
+            await self._deadlines.stuck()
         # As with a filter of which a statement can know nothing.
         return await self.executor.execute(statement, {**parameters, "where": None})
 
 
 @pytest.fixture
-def stuck(monkeypatch: pytest.MonkeyPatch) -> Stuck:
+def stuck(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> Stuck:
     """What reads of one stream get stuck in; each of their statements looks at ten messages."""
-    found = Stuck()
+    found = Stuck(deadlines)
     stream_pages = Reader.stream_pages
 
     def pages(self: Reader, executor: Any, *args: Any, **options: Any) -> AsyncGenerator[Page, None]:
@@ -73,7 +99,7 @@ async def test_that_of_one_stream_does_too(
 ) -> None:
     await mp.append("order-1", [order(n, hit=n in (5, 55)) for n in range(60)])
     bounds: dict[str, Any] = {"before_version": 51} if backwards else {"after_version": 10}
-    async with serving(make_mp(), read_seconds=2.5) as server, milepost.connect(server.address) as client:
+    async with serving(make_mp(), read_seconds=600) as server, milepost.connect(server.address) as client:
         read = client.read("order-1", where="hit", backwards=backwards, **bounds)
         assert [message.data["n"] async for message in read] == [found]
     begun = [high for _, high in stuck.begun] if backwards else [low for low, _ in stuck.begun]
@@ -87,7 +113,7 @@ async def test_it_goes_on(
 ) -> None:
     await mp.append("order-1", [order(n, hit=n in (5, 55)) for n in range(60)])
     bounds: dict[str, Any] = {"before": 51} if backwards else {"after": 10}
-    async with serving(make_mp(), read_seconds=2.5) as server, milepost.connect(server.address) as client:
+    async with serving(make_mp(), read_seconds=600) as server, milepost.connect(server.address) as client:
         seen = [m.data["n"] async for m in client.read(where="hit", backwards=backwards, **bounds)]
     assert seen == [found]
     at = [40, 30, 30, 20, 20, 10, 0] if backwards else [10, 20, 20, 30, 30, 40, 50]
@@ -97,6 +123,6 @@ async def test_it_goes_on(
 async def test_one_that_gets_nowhere_ends(mp: Milepost, make_mp: MakeMilepost, looks: list[int]) -> None:
     await mp.append("order-1", NewMessage("a"))
     looks.append(0)
-    async with serving(make_mp(), read_seconds=0.2) as server, milepost.connect(server.address) as client:
-        with pytest.raises(MilepostError, match="Nothing that matches was found in 0.2 seconds"):
+    async with serving(make_mp(), read_seconds=600) as server, milepost.connect(server.address) as client:
+        with pytest.raises(MilepostError, match="Nothing that matches was found in 600 seconds"):
             _ = [message async for message in client.read(where="hit")]

@@ -66,7 +66,7 @@ async def test_a_client_that_was_sent_to_something_else_comes_back(
     await mp.create_subscription("shipping", category="order")
     async with answering(http("404 Not Found", b"")) as odd, serving(make_mp(), advertise=odd) as wrong:
         async with serving(make_mp()) as right, milepost.connect(right.address) as client:
-            async with consuming(wrong.address, routes=[{"capacity": 0}]) as owner, asyncio.timeout(30):
+            async with consuming(wrong.address, routes=[{"capacity": 0}]) as owner, asyncio.timeout(60):
                 async with client.consumer("shipping") as consumer:
                     assert consumer.standby
                     await mp.append("order-1", order(1))

@@ -11,6 +11,8 @@ from websockets.asyncio.server import ServerConnection
 import milepost
 from client.odd import Answer, answering, endless, http, talking
 from milepost import ConsumerClosed, MilepostError, NewMessage, TooLarge, Unavailable
+from milepost.client import consumer as consumers
+from milepost.client import line, socket
 
 WELCOME: dict[str, Any] = {
     "type": "welcome",
@@ -57,7 +59,7 @@ async def test_answers(answer: Answer, error: type[Exception]) -> None:
     async with answering(answer) as address:
         async with milepost.connect(address, patience=0, max_answer_bytes=5_000_000) as client:
             for ask in (client.head(), client.append("a-1", NewMessage("a")), anext(client.read())):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     with pytest.raises(MilepostError) as raised:
                         await ask
                 assert isinstance(raised.value, error)
@@ -66,14 +68,14 @@ async def test_answers(answer: Answer, error: type[Exception]) -> None:
 async def test_a_page_that_goes_on_for_ever_does_not() -> None:
     page = {"messages": [MESSAGE], "next": 1, "more": True}
     async with answering(http("200 OK", json.dumps({**page, "position": 0}).encode())) as address:
-        async with milepost.connect(address) as client, asyncio.timeout(20):
+        async with milepost.connect(address) as client, asyncio.timeout(60):
             assert len([message async for message in client.read()]) == 1
 
 
 async def test_an_event_that_does_not_end() -> None:
     async with answering(endless) as address:
         async with milepost.connect(address, patience=0, max_answer_bytes=5_000_000) as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(TooLarge):
                     await anext(client.follow())
 
@@ -103,13 +105,14 @@ FIRST: list[object] = [
 async def test_an_answer_to_a_hello(frame: object) -> None:
     async with talking(lambda connection: said(connection, frame)) as address:
         async with milepost.connect(address, patience=0.2, max_answer_bytes=5_000_000) as client:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with pytest.raises(Unavailable):
                     async with client.consumer("shipping"):
                         pass
 
 
-async def test_frames_that_mean_nothing_are_passed_over() -> None:
+async def test_frames_that_mean_nothing_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line, "LEAVING", 0.2)
     odd: list[object] = [
         {"type": "news", "from": "the future"},
         {"type": "settled", "ref": 99, "moved": [1], "refused": [{"id": 2, "reason": "x"}]},
@@ -125,12 +128,13 @@ async def test_frames_that_mean_nothing_are_passed_over() -> None:
         await said(connection, WELCOME, *odd)
         await connection.wait_closed()
 
-    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(20):
+    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(60):
         async with client.consumer("shipping") as consumer:
             assert (await anext(consumer)).id == 1
 
 
-async def test_more_deliveries_than_were_asked_for() -> None:
+async def test_more_deliveries_than_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "CLOSING", 0.1)
     connections = 0
 
     async def talk(connection: ServerConnection) -> None:
@@ -141,7 +145,7 @@ async def test_more_deliveries_than_were_asked_for() -> None:
             frame = {"type": "deliveries", "deliveries": [a_delivery(start + n) for n in range(100)]}
             await connection.send(json.dumps(frame))
 
-    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(30):
+    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(60):
         async with client.consumer("shipping", capacity=10) as consumer:
             while connections < 3:
                 assert consumer.in_flight <= 1010
@@ -157,7 +161,7 @@ async def test_being_sent_round_in_circles_waits_longer_and_longer() -> None:
         host = connection.request.headers["host"] if connection.request else ""
         await said(connection, {"type": "end", "reason": "moved", "to": f"http://{host}", "detail": ""})
 
-    async with talking(talk) as address, milepost.connect(address, patience=1) as client, asyncio.timeout(20):
+    async with talking(talk) as address, milepost.connect(address, patience=1) as client, asyncio.timeout(60):
         with pytest.raises(Unavailable, match="moved"):
             async with client.consumer("shipping"):
                 pass
@@ -169,20 +173,25 @@ async def test_an_end_that_is_one(reason: str) -> None:
     async def talk(connection: ServerConnection) -> None:
         await said(connection, WELCOME, {"type": "end", "reason": reason, "detail": "so it is", "to": None})
 
-    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(20):
+    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(60):
         async with client.consumer("shipping") as consumer:
             with pytest.raises(ConsumerClosed, match="so it is") as raised:
                 await anext(consumer)
             assert raised.value.reason == reason
 
 
-async def test_a_server_that_never_answers_a_settlement_does_not_hold_up_the_end() -> None:
+async def test_a_server_that_never_answers_a_settlement_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(consumers, "FAREWELL", 0.2)
+    monkeypatch.setattr(line, "LEAVING", 0.2)
+
     async def talk(connection: ServerConnection) -> None:
         await said(connection, WELCOME, {"type": "deliveries", "deliveries": [a_delivery(1)]})
         async for _ in connection:
             pass
 
-    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(40):
+    async with talking(talk) as address, milepost.connect(address) as client, asyncio.timeout(60):
         async with client.consumer("shipping") as consumer:
             async with await anext(consumer):
                 pass

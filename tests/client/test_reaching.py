@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 
 import milepost
-from client.cluster import Node
 from client.proxy import Proxy
 from contract.both import order
 from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable
 from milepost.client.client import Client
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
-from server.process import ServerProcess
+from milepost.server.serving import Certificate
+from server.websocket.conftest import serving
+from support import MakeMilepost
+
+CURVE = "ec_paramgen_curve:prime256v1"
+"""A key that is made sooner than others."""
 
 
 def nobody() -> str:
@@ -51,12 +55,12 @@ async def test_another_node_is_asked(address: str) -> None:
 async def test_a_call_waits_for_a_server_that_comes_back(proxy: Proxy, client: Client) -> None:
     await proxy.refuse()
     appending = asyncio.create_task(client.append("a-1", order(1)))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not client._nodes.avoided():
             await asyncio.sleep(0.01)
     assert not appending.done()
     await proxy.listen()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert (await appending).version == 1
 
 
@@ -67,7 +71,7 @@ async def test_an_append_whose_answer_was_lost_is_written_once(proxy: Proxy, cli
     while await mp.last("a-1") == 0 or await mp.last("b-1") == 0:
         await asyncio.sleep(0.02)
     proxy.pass_on()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         appended, several = await one, await many
     assert (appended.version, appended.duplicate) == (2, False)
     assert [each.duplicate for each in several.values()] == [False, False]
@@ -80,7 +84,7 @@ async def test_what_cannot_be_repeated_is_not(proxy: Proxy, client: Client, mp: 
     with pytest.raises(Unavailable, match="may have been done"):
         await client.manage("shipping").delete()
     proxy.pass_on()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await mp.subscriptions():
             await asyncio.sleep(0.02)
 
@@ -92,7 +96,7 @@ async def test_a_settlement_whose_answer_was_lost(proxy: Proxy, client: Client, 
     await mp.settle(ack=late.token)
     proxy.swallow()
     settling = asyncio.create_task(client.settle(ack=[late, tasks[0]], retry=tasks[1]))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not [each async for each in mp.manage("emails").deliveries(state="retrying")]:
             await asyncio.sleep(0.02)
         proxy.pass_on()
@@ -105,7 +109,7 @@ async def test_a_settlement_whose_answer_was_lost(proxy: Proxy, client: Client, 
 async def test_following_goes_on_where_it_was(proxy: Proxy, client: Client, mp: Milepost) -> None:
     seen: list[int] = []
     await mp.append("order-1", order(0))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         async for message in client.follow(category="order"):
             seen.append(message.data["n"])
             if len(seen) == 1:
@@ -124,11 +128,10 @@ async def test_following_goes_on_where_it_was(proxy: Proxy, client: Client, mp: 
     assert seen == [0, 1, 2, 3]
 
 
-async def test_a_token(mp: Milepost, database_url: str, schema: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_token(mp: Milepost, make_mp: MakeMilepost, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    server = ServerProcess(database_url, schema, access="tokens")
     secret = await Tokens(mp.log.database, schema).make("reader", [Role.READ])
-    try:
+    async with serving(make_mp(), access="tokens") as server:
         async with milepost.connect(server.address, token=secret) as client:
             assert await client.head() == 0
             with pytest.raises(NotAllowed) as raised:
@@ -142,30 +145,38 @@ async def test_a_token(mp: Milepost, database_url: str, schema: str, caplog: pyt
                 await client.head()
             with pytest.raises(NotAllowed):
                 await anext(client.follow())
-    finally:
-        server.kill()
     assert secret not in caplog.text
 
 
-async def test_a_certificate_is_checked(mp: Milepost, database_url: str, schema: str, tmp_path: Path) -> None:
+async def test_a_certificate_is_checked(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        CURVE,
+        "-nodes",
+        "-days",
+        "1",
+        *names,
+        *files,
+    ]
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     await mp.create_subscription("shipping")
-    node = Node(database_url, schema, "--tls-cert", str(certificate), "--tls-key", str(key)).start()
-    address = node.address.replace("http:", "https:")
-    try:
+    async with serving(make_mp(), tls=Certificate(str(certificate), str(key))) as server:
+        address = server.address
         async with milepost.connect(address, ca=str(certificate)) as client:
             await client.append("a-1", order(1))
-            async with client.consumer("shipping") as consumer, asyncio.timeout(20):
+            async with client.consumer("shipping") as consumer, asyncio.timeout(60):
                 await (await anext(consumer)).ack()
         async with milepost.connect(address) as client:
             for ask in (client.head(), client.append("a-1", order(2)), client.consumer("shipping").__aenter__()):
                 with pytest.raises(MilepostError, match="not trusted.*give the file"):
                     await ask
-    finally:
-        node.remove()

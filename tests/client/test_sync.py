@@ -19,9 +19,9 @@ from milepost.client.sync import SyncClient, SyncManagedSubscription
 
 
 @pytest.fixture
-def sync(address: str) -> Iterator[SyncClient]:
+def sync(far_address: str) -> Iterator[SyncClient]:
     """A client that nobody has opened."""
-    with milepost.connect(address).sync as sync:
+    with milepost.connect(far_address).sync as sync:
         yield sync
 
 
@@ -92,8 +92,8 @@ def test_several_threads_take_from_one_consumer(sync: SyncClient) -> None:
         assert sorted(threads.map(take, range(40))) == list(range(1, 41))
 
 
-async def test_the_own_event_loop_is_not_blocked(address: str) -> None:
-    async with milepost.connect(address) as client:
+async def test_the_own_event_loop_is_not_blocked(far_address: str) -> None:
+    async with milepost.connect(far_address) as client:
         with pytest.raises(MilepostError, match="would block this event loop"):
             client.sync.head()
         assert await asyncio.to_thread(client.sync.head) == 0

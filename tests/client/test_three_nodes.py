@@ -15,7 +15,7 @@ from milepost import Milepost, Retry
 from milepost.client.client import Client
 from patience import within
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.shard("processes")]
 
 CAPACITY = 20
 """Of each program's consumer."""
@@ -96,7 +96,7 @@ async def test_nodes_that_are_stopped_one_after_the_other(mp: Milepost, nodes: C
     assert set(done.values()) == {1}
     repeated = {position for position, times in taken.items() if times > 1}
     assert repeated <= set(lost)
-    await mp.manage("shipping").caught_up(count, timeout=20)
+    await mp.manage("shipping").caught_up(count, timeout=60)
 
 
 @pytest.mark.parametrize("lease", [2])

@@ -1,18 +1,16 @@
-"""One browser for all tests, a server for each module."""
+"""One browser for all tests, a server in the test's own process for each."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import uuid4
 
-import psycopg
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, async_playwright, expect
-from psycopg import sql
 
 from conftest import absent
-from console.site import CHROMIUM, Site
+from console.site import CHROMIUM, Site, a_site
 from milepost import Milepost
+from milepost.console import watch
 
 expect.set_options(timeout=30_000)
 
@@ -35,22 +33,20 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
         await browser.close()
 
 
-@pytest.fixture(scope="module")
-def module_schema(embedded_url: str) -> Iterator[str]:
-    """A schema that a module's tests share."""
-    name = f"t_{uuid4().hex[:12]}"
-    yield name
-    with psycopg.connect(embedded_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("drop schema if exists {} cascade").format(sql.Identifier(name)))
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(
+    database_url: str, schema: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Site]:
+    """A console on the test's schema. A module that sets `ACCESS` says who may come.
 
-
-@pytest.fixture(scope="module")
-def site(embedded_url: str, module_schema: str, request: pytest.FixtureRequest) -> Iterator[Site]:
-    """A server on it. A module that sets `OPTIONS` starts it with them."""
-    Milepost(embedded_url, schema=module_schema).sync.__enter__().__exit__(None, None, None)
-    site = Site(embedded_url, module_schema, *getattr(request.module, "OPTIONS", ()))
-    yield site
-    site.end()
+    It must have nothing to complain about, unless a module sets `MAY_FAIL`.
+    """
+    # Often, and on a busy machine too: there a look takes long, and would be made less often.
+    monkeypatch.setattr(watch, "WATCHED", watch.Pace(0.3, 0, 0.3))
+    async with a_site(database_url, schema, access=getattr(request.module, "ACCESS", "local")) as site:
+        yield site
+    complaints = site.complaints
+    assert not (complaints.faults if hasattr(request.module, "MAY_FAIL") else complaints.lines)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

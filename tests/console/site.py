@@ -1,42 +1,48 @@
-"""A console to look at: a server in a process of its own, and what a test does to its database."""
+"""A console to look at: a server in the test's process, and what a test does to its database."""
 
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from milepost import Milepost
+from milepost.console import Console
+from server.websocket.conftest import serving
 
 CHROMIUM = "/usr/bin/chromium"
-SERVE = [
-    sys.executable,
-    "-c",
-    "import sys; from milepost.cli import main; from milepost.console import watch; "
-    "watch.WATCHED = watch.Pace(1, 0, 1); sys.exit(main())",
-]
-"""The command. On a busy machine a look takes long, and would be made less often: here it is not."""
-USUAL = ("there is no token yet", "the horizon waits at position")
-"""What a server says where a test wants just that."""
+SERVER = ("milepost.server", "milepost.console")
+"""Who may complain: the programs of a test have their own to say, in the same process."""
+
+
+class Complaints(logging.Handler):
+    """Keeps what a server warns of."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    @property
+    def lines(self) -> list[str]:
+        """Each of them."""
+        return [record.getMessage() for record in self.records]
+
+    @property
+    def faults(self) -> list[str]:
+        """Those that came with a traceback."""
+        return [record.getMessage() for record in self.records if record.exc_info]
 
 
 class Site:
-    """`milepost serve` on a schema."""
+    """A server with a console, on a schema."""
 
-    def __init__(self, url: str, schema: str, *options: str) -> None:
+    def __init__(self, url: str, schema: str, address: str, complaints: Complaints) -> None:
         self.url = url
         self.schema = schema
-        self.process = subprocess.Popen(
-            [*SERVE, "serve", "--port", "0", *options],
-            env={**os.environ, "MILEPOST_URL": url, "MILEPOST_SCHEMA": schema},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline().decode()
-        assert said.startswith("serving at"), self.process.communicate()
-        self.address = said.split()[-1]
+        self.address = address
+        self.complaints = complaints
 
     def milepost(self, **options: Any) -> Milepost:
         """One more program on the same schema."""
@@ -46,16 +52,17 @@ class Site:
         """The address of a page."""
         return "/".join([f"{self.address}/console", *parts])
 
-    def stop(self) -> str:
-        """Stops the server; what it complained about."""
-        self.process.send_signal(signal.SIGINT)
-        _, complaints = self.process.communicate(timeout=60)
-        return complaints.decode()
 
-    def end(self) -> None:
-        """Stops the server; it must have had nothing to complain about."""
-        lines = [line for line in self.stop().splitlines() if not any(word in line for word in USUAL)]
-        assert not lines, "\n".join(lines)
-
-
-StartSite = Callable[..., Site]
+@asynccontextmanager
+async def a_site(url: str, schema: str, *, access: str) -> AsyncIterator[Site]:
+    """A console on a schema until the end of the block."""
+    complaints = Complaints()
+    loggers = [logging.getLogger(name) for name in SERVER]
+    for logger in loggers:
+        logger.addHandler(complaints)
+    try:
+        async with serving(Milepost(url, schema=schema), access=access, pages=Console, grace=1) as served:
+            yield Site(url, schema, served.address, complaints)
+    finally:
+        for logger in loggers:
+            logger.removeHandler(complaints)

@@ -4,7 +4,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_accessible, assert_readable
+from console.reading import assert_accessible
 from console.site import Site
 from milepost import Milepost, NewMessage
 from milepost.server.access.role import Role
@@ -12,7 +12,7 @@ from milepost.server.access.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-OPTIONS = ("--tokens",)
+ACCESS = "tokens"
 
 
 async def log_in(page: Page, site: Site, mp: Milepost, name: str, *roles: Role) -> None:
@@ -27,7 +27,7 @@ async def test_a_message_is_appended_by_keyboard_alone(site: Site, page: Page, m
     await log_in(page, site, mp, "writer", Role.READ, Role.APPEND)
     await page.goto(site.path("log"))
     await page.get_by_role("link", name="Append…").press("Enter")
-    await assert_readable(page)
+    await assert_accessible(page)
     await page.get_by_label("Stream", exact=True).focus()
     await page.keyboard.type("order-1")
     await page.keyboard.press("Tab")
@@ -48,6 +48,7 @@ async def test_a_message_is_appended_by_keyboard_alone(site: Site, page: Page, m
     assert message.metadata["correlation_id"] == "7d1f"
 
 
+@pytest.mark.shard("browser")
 async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "careless", Role.READ, Role.APPEND)
     await mp.append("kept-1", [NewMessage("kept.a"), NewMessage("kept.a")])
@@ -75,6 +76,7 @@ async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, page
     assert await mp.last("kept-1") == 2
 
 
+@pytest.mark.shard("browser")
 async def test_an_expected_version_is_looked_at(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "expecting", Role.READ, Role.APPEND)
     await mp.append("versions-1", NewMessage("a"))
@@ -94,6 +96,7 @@ async def test_an_expected_version_is_looked_at(site: Site, page: Page, mp: Mile
     await expect(page.get_by_role("alert")).to_contain_text("versions-none has no message yet")
 
 
+@pytest.mark.shard("browser")
 async def test_the_same_id_is_written_once(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "repeating", Role.READ, Role.APPEND)
     for words in ("Appended to once-1", "It was there already"):
@@ -104,6 +107,7 @@ async def test_the_same_id_is_written_once(site: Site, page: Page, mp: Milepost)
     assert await mp.last("once-1") == 1
 
 
+@pytest.mark.shard("browser")
 async def test_who_may_only_read_is_not_offered_it_and_refused(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "looking", Role.READ)
     appended = await mp.append("looked-1", NewMessage("a"))
@@ -124,6 +128,7 @@ async def test_who_may_only_read_is_not_offered_it_and_refused(site: Site, page:
     assert await mp.last("looked-1") == 1
 
 
+@pytest.mark.shard("browser")
 async def test_a_form_without_its_token_appends_nothing(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "forged", Role.READ, Role.APPEND)
     cookies = {each["name"]: each["value"] for each in await page.context.cookies()}
@@ -133,6 +138,7 @@ async def test_a_form_without_its_token_appends_nothing(site: Site, page: Page, 
     assert await mp.last("forged-1") == 0
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_may_append_but_not_read_stays_with_the_form(site: Site, page: Page, mp: Milepost) -> None:
     secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("blind", [Role.APPEND])
     await page.goto(site.path("login"))
@@ -147,6 +153,7 @@ async def test_whoever_may_append_but_not_read_stays_with_the_form(site: Site, p
         assert answer.status == 403, path
 
 
+@pytest.mark.shard("browser")
 async def test_a_tail_ends_when_its_token_is_revoked(site: Site, page: Page, mp: Milepost) -> None:
     await log_in(page, site, mp, "following", Role.READ)
     await page.goto(f"{site.path('log')}?follow=1")

@@ -6,11 +6,13 @@ from playwright.async_api import Page, expect
 from console.reading import assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
+from milepost.console import stretch as stretch_module
 from milepost.console.catalogue import PAGE, Catalogue
 from milepost.console.chain import FAR, NEAR, Chains
 from milepost.console.choice import Choice
 from milepost.console.stretch import Search
 from milepost.console.target import message_at
+from milepost.log import reader
 from milepost.log.statements import Statements
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -57,6 +59,7 @@ async def test_types_are_those_of_the_newest_messages(mp: Milepost) -> None:
     assert await Catalogue(mp).types("", "nothing") == []
 
 
+@pytest.mark.shard("large")
 async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
     """With many streams and messages, each page touches few of them: a lost index is a failing test."""
     statements = Statements(mp.settings["schema"].value, "milepost.console")
@@ -86,9 +89,11 @@ async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
             assert "Seq Scan" not in str(plan), (name, str(plan))
 
 
-async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost) -> None:
+async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (reader, stretch_module):
+        monkeypatch.setattr(module, "FIRST_SPAN", 100)
     await mp.append("rare-1", NewMessage("rare.a", properties={"rare": True}))
-    await mp.append_many({f"common-{number}": [NewMessage("common.a")] * 5 for number in range(3000)})
+    await mp.append_many({f"common-{number}": [NewMessage("common.a")] * 5 for number in range(200)})
     choice = Choice(where="rare")
     seen, before = [], None
     for looks in range(1, 100):  # noqa: B007
@@ -102,6 +107,7 @@ async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost) -> Non
     assert [message.type for message in seen] == ["rare.a"]
 
 
+@pytest.mark.shard("large")
 async def test_a_chain_is_looked_for_in_rings_and_says_how_far(mp: Milepost) -> None:
     same = {"correlation_id": "far"}
     first = await mp.append("far-1", NewMessage("far.first", metadata=same))
@@ -127,19 +133,17 @@ async def test_one_finds_the_way_from_categories_to_a_message(site: Site, page: 
     await page.get_by_label("Categories that begin with").fill("wa")
     await page.keyboard.press("Enter")
     await expect(page.locator("tbody tr")).to_have_count(1)
-    await assert_readable(page)
     await page.get_by_role("link", name="Types of way").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
     await expect(page.locator("tbody tr")).to_contain_text("way.<b>a</b>")
-    await assert_readable(page)
     await page.go_back()
     await page.get_by_role("link", name="Streams of way").click()
-    await assert_readable(page)
     await page.get_by_role("link", name="way-1", exact=True).click()
     await page.locator("#entries tbody th a").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("way.<b>a</b>")
 
 
+@pytest.mark.shard("browser")
 async def test_a_name_that_is_not_there_is_said(site: Site, page: Page) -> None:
     for part, words in {
         "streams": "No stream begins with that.",

@@ -7,7 +7,7 @@ import pytest
 from playwright.async_api import Page, expect
 from psycopg import sql
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
 from milepost.console.payload import LONGEST
@@ -28,6 +28,7 @@ async def assert_positions(page: Page, *positions: int) -> None:
     await expect(rows).to_have_text([f"{position:,}" for position in positions])
 
 
+@pytest.mark.shard("browser")
 async def test_an_empty_log_says_how_to_begin(site: Site, page: Page) -> None:
     await page.goto(site.path("log"))
     await expect(page.get_by_text("Nothing was appended yet")).to_be_visible()
@@ -53,6 +54,7 @@ async def test_messages_are_read_newest_first_and_in_pages(site: Site, page: Pag
     )
 
 
+@pytest.mark.shard("browser")
 async def test_stream_category_type_and_filter_narrow_it(site: Site, page: Page, mp: Milepost) -> None:
     await mp.append("narrow-1", NewMessage("narrow.small", {}, properties={"total": 1}))
     large = await mp.append("narrow-1", NewMessage("narrow.large", {}, properties={"total": 100}))
@@ -68,6 +70,7 @@ async def test_stream_category_type_and_filter_narrow_it(site: Site, page: Page,
     await assert_positions(page, large.position, large.position - 1)
 
 
+@pytest.mark.shard("browser")
 async def test_a_filter_is_checked_and_explained_while_it_is_typed(site: Site, page: Page, mp: Milepost) -> None:
     await mp.append("typed-1", NewMessage("typed.a", {}, properties={"total": 5, "region": "EU"}))
     await page.goto(f"{site.path('log')}?category=typed")
@@ -91,6 +94,7 @@ async def test_a_filter_is_checked_and_explained_while_it_is_typed(site: Site, p
     await expect(said).to_be_empty()
 
 
+@pytest.mark.shard("browser")
 async def test_what_cannot_be_read_is_said(site: Site, page: Page) -> None:
     for query, words in {
         "stream=-x": "has no category",
@@ -135,11 +139,12 @@ async def test_what_is_appended_arrives_and_nothing_else_does(site: Site, page: 
     await fill_in(page, where="total > 0")
     await expect(rows).to_have_count(4)
     await expect(rows.first).to_be_visible()
-    await assert_readable(page)
+    await assert_accessible(page)
     await follow.press("Enter")
     await expect(page.locator("#tail-state")).to_have_text("Not followed any more.")
 
 
+@pytest.mark.shard("browser")
 async def test_the_tail_holds_back_what_comes_while_a_row_is_read(site: Site, page: Page, mp: Milepost) -> None:
     await mp.append("held-1", NewMessage("held.first"))
     await page.goto(f"{site.path('log')}?category=held&follow=1")
@@ -162,6 +167,7 @@ async def test_the_tail_holds_back_what_comes_while_a_row_is_read(site: Site, pa
     await expect(rows.first).to_contain_text("held.third")
 
 
+@pytest.mark.shard("browser")
 async def test_the_tail_goes_on_after_a_pause_without_a_gap(site: Site, page: Page, mp: Milepost) -> None:
     await page.goto(f"{site.path('log')}?category=gap&follow=1")
     state = page.locator("#tail-state")
@@ -175,6 +181,7 @@ async def test_the_tail_goes_on_after_a_pause_without_a_gap(site: Site, page: Pa
     await expect(state).to_have_text("Live.")
 
 
+@pytest.mark.shard("browser")
 async def test_more_than_can_be_read_is_counted_and_not_sent(site: Site, page: Page, mp: Milepost) -> None:
     await page.goto(f"{site.path('log')}?category=many&follow=1")
     await expect(page.locator("#tail-state")).to_have_text("Live.")
@@ -203,7 +210,7 @@ async def test_a_message_is_shown_with_all_it_has(site: Site, page: Page, mp: Mi
     await expect(page.get_by_role("region", name="Properties")).to_contain_text("</pre></td><script>")
     await expect(page.get_by_role("region", name="Metadata")).to_contain_text("</pre></td><script>")
     assert await page.evaluate("window.broken") is None
-    await assert_readable(page)
+    await assert_accessible(page)
     await page.get_by_role("link", name="← Version 1").click()
     await expect(page).to_have_url(f"{site.path('log')}/{first.position}")
     await page.get_by_role("link", name="Version 2 →").click()
@@ -212,6 +219,7 @@ async def test_a_message_is_shown_with_all_it_has(site: Site, page: Page, mp: Mi
     await expect(page).to_have_url(f"{site.path('filter')}?message={appended.position}")
 
 
+@pytest.mark.shard("browser")
 async def test_a_payload_that_is_nested_very_deeply_is_shown_as_it_is(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -227,6 +235,7 @@ async def test_a_payload_that_is_nested_very_deeply_is_shown_as_it_is(
     await expect(page.locator("#entries tbody tr")).to_have_count(1)
 
 
+@pytest.mark.shard("browser")
 async def test_a_large_payload_is_shown_in_part_until_all_is_asked_for(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -239,6 +248,7 @@ async def test_a_large_payload_is_shown_in_part_until_all_is_asked_for(
     assert len(await payload.text_content() or "") > 300_000
 
 
+@pytest.mark.shard("browser")
 async def test_what_belongs_together_is_a_tree_of_causes(site: Site, page: Page, mp: Milepost) -> None:
     root, child = uuid4(), uuid4()
     same = {"correlation_id": "checkout-7"}
@@ -263,6 +273,7 @@ async def test_what_belongs_together_is_a_tree_of_causes(site: Site, page: Page,
     await assert_readable(page)
 
 
+@pytest.mark.shard("browser")
 async def test_messages_that_cause_each_other_do_not_go_in_circles(site: Site, page: Page, mp: Milepost) -> None:
     one, other = uuid4(), uuid4()
     await mp.append("circle-1", NewMessage("circle.one", metadata={"causation_id": str(other)}, id=one))
@@ -272,6 +283,7 @@ async def test_messages_that_cause_each_other_do_not_go_in_circles(site: Site, p
     await expect(links).to_have_text(["circle.one", "circle.other"])
 
 
+@pytest.mark.shard("browser")
 async def test_one_gets_from_a_message_to_where_it_is_and_back(site: Site, page: Page, mp: Milepost) -> None:
     appended = await mp.append("there-1", NewMessage("there.a"))
     await page.goto(f"{site.path('log')}/{appended.position}")
@@ -281,6 +293,7 @@ async def test_one_gets_from_a_message_to_where_it_is_and_back(site: Site, page:
     await expect(page).to_have_url(f"{site.path('log')}/{appended.position}")
 
 
+@pytest.mark.shard("browser")
 async def test_a_message_is_found_by_its_position_or_its_id(site: Site, page: Page, mp: Milepost) -> None:
     known = uuid4()
     appended = await mp.append("found-1", NewMessage("found.a", id=known))

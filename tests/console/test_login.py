@@ -4,7 +4,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost
 from milepost.server.access.role import Role
@@ -12,7 +12,7 @@ from milepost.server.access.tokens import Tokens
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-OPTIONS = ("--tokens",)
+ACCESS = "tokens"
 
 
 def tokens(mp: Milepost) -> Tokens:
@@ -45,7 +45,7 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
     secret = await tokens(mp).make("reader", [Role.READ])
     await page.goto(site.path())
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
-    await assert_readable(page)
+    await assert_accessible(page)
     await log_in(page, "mp_wrong")
     await expect(page.get_by_role("alert")).to_have_text("This is no token in force: ask for another.")
     await log_in(page, secret)
@@ -59,6 +59,7 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -73,6 +74,7 @@ async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
     await expect(page.get_by_label("Token")).to_be_visible()
 
 
+@pytest.mark.shard("browser")
 async def test_one_can_log_out(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("leaving", [Role.READ])
     await page.goto(site.path())
@@ -124,6 +126,7 @@ async def test_every_page_asks_who_it_is(site: Site) -> None:
         assert "default-src 'none'" in policy
 
 
+@pytest.mark.shard("browser")
 async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("guarded")
     reader = await tokens(mp).make("only-reads", [Role.READ])
@@ -141,6 +144,7 @@ async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: 
     assert (await mp.manage("guarded").info()).status == "waiting"
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_may_only_operate_does_not_see_it(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("only-operates", [Role.OPERATE])
     await page.goto(site.path())
@@ -155,6 +159,7 @@ POST = """async (address) => {
 }"""
 
 
+@pytest.mark.shard("browser")
 async def test_a_link_from_another_site_finds_one_logged_in(site: Site, page: Page, mp: Milepost) -> None:
     secret = await tokens(mp).make("linked", [Role.READ])
     await page.goto(site.path())
@@ -167,3 +172,9 @@ async def test_a_link_from_another_site_finds_one_logged_in(site: Site, page: Pa
     await expect(page.get_by_label("Stream or id")).to_have_value("order-1")
     await page.goto(site.path())
     await expect(page.locator("#pulse")).to_have_text("live")
+
+
+@pytest.mark.shard("browser")
+async def test_the_form_is_readable(site: Site, page: Page) -> None:
+    await page.goto(site.path("login"))
+    await assert_readable(page)

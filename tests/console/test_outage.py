@@ -52,14 +52,9 @@ def away(server: Server) -> Iterator[None]:
         server.start()
 
 
-@pytest.fixture(scope="module")
-def site(server: Server) -> Iterator[Site]:
-    """A server on it, which complains when it is away."""
-    Milepost(server.url(), schema="shop").sync.__enter__().__exit__(None, None, None)
-    site = Site(server.url(), "shop")
-    yield site
-    complaints = site.stop()
-    assert "Traceback" not in complaints, complaints
+@pytest.fixture
+def database_url(server: Server) -> str:
+    return server.url()
 
 
 async def append(site: Site, type: str) -> None:
@@ -93,6 +88,7 @@ async def test_pages_that_follow_say_that_they_are_stale_and_go_on(
     assert await page.evaluate("window.wasHere")
 
 
+@pytest.mark.shard("browser")
 async def test_every_page_says_it_in_words_and_comes_back(
     site: Site, server: Server, page: Page, mp: Milepost
 ) -> None:
@@ -117,6 +113,7 @@ async def test_every_page_says_it_in_words_and_comes_back(
         await each.close()
 
 
+@pytest.mark.shard("browser")
 async def test_a_dialog_says_why_nobody_knows(site: Site, server: Server, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("asked", category="order")
     await page.goto(site.path("subscriptions", "default", "asked"))
@@ -128,6 +125,7 @@ async def test_a_dialog_says_why_nobody_knows(site: Site, server: Server, page: 
         await expect(asked.get_by_role("button", name="Pause", exact=True)).to_be_disabled()
 
 
+@pytest.mark.shard("browser")
 async def test_a_tail_that_cannot_begin_tries_again(site: Site, server: Server, page: Page, mp: Milepost) -> None:
     await mp.append("order-1", NewMessage("before"))
     await page.goto(site.path("log"))
@@ -139,6 +137,7 @@ async def test_a_tail_that_cannot_begin_tries_again(site: Site, server: Server, 
     await expect(said).to_have_text("Live.", timeout=LONG)
 
 
+@pytest.mark.shard("browser")
 async def test_the_tail_goes_on(site: Site, server: Server, page: Page, mp: Milepost) -> None:
     await mp.append("order-1", NewMessage("before"))
     await page.goto(site.path("log?follow=1"))

@@ -14,6 +14,7 @@ from milepost import Message, Milepost, NewMessage, Park, Retry
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+@pytest.mark.shard("browser")
 async def test_an_empty_log_says_what_to_do(site: Site, page: Page) -> None:
     await page.goto(site.address)
     await expect(page).to_have_url(site.path())
@@ -41,6 +42,7 @@ async def test_what_happens_arrives_without_a_reload(site: Site, page: Page, mp:
     await expect(row).to_have_count(0)
 
 
+@pytest.mark.shard("browser")
 async def test_what_needs_attention_comes_first(site: Site, page: Page) -> None:
     program = site.milepost(group="shop")
 
@@ -62,6 +64,7 @@ async def test_what_needs_attention_comes_first(site: Site, page: Page) -> None:
             await expect(page.locator("tr", has_text="shop/failing").locator(".status")).to_have_text("running")
 
 
+@pytest.mark.shard("browser")
 async def test_every_number_of_a_subscription_is_in_its_row(site: Site, page: Page) -> None:
     program, go_on = site.milepost(group="shop"), asyncio.Event()
 
@@ -98,6 +101,7 @@ async def places(page: Page) -> list[list[float]]:
     )
 
 
+@pytest.mark.shard("browser")
 async def test_whoever_holds_the_horizon_is_named_and_nothing_moves(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("waiting", category="held")
     await page.goto(site.path())
@@ -114,6 +118,7 @@ async def test_whoever_holds_the_horizon_is_named_and_nothing_moves(site: Site, 
     await mp.manage("waiting").delete()
 
 
+@pytest.mark.shard("browser")
 async def test_it_is_paused_while_a_dialog_is_open_or_nobody_looks(site: Site, page: Page, mp: Milepost) -> None:
     await page.goto(site.path())
     pulse = page.locator("#pulse")
@@ -135,6 +140,7 @@ async def test_it_is_paused_while_a_dialog_is_open_or_nobody_looks(site: Site, p
         await expect(pulse).to_have_text(words)
 
 
+@pytest.mark.shard("browser")
 async def test_each_page_is_accessible_in_both_themes_and_fits_a_phone(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -147,6 +153,7 @@ async def test_each_page_is_accessible_in_both_themes_and_fits_a_phone(
     await mp.manage("a" * 200).delete()
 
 
+@pytest.mark.shard("browser")
 async def test_a_search_box_stays_in_force_while_subscriptions_come(site: Site, page: Page, mp: Milepost) -> None:
     for number in range(9):
         await mp.create_subscription(f"sought-{number}")
@@ -163,6 +170,7 @@ async def test_a_search_box_stays_in_force_while_subscriptions_come(site: Site, 
         await mp.manage(f"sought-{number}").delete()
 
 
+@pytest.mark.shard("browser")
 async def test_the_focus_stays_where_it_is_while_subscriptions_come_and_go(
     site: Site, page: Page, mp: Milepost
 ) -> None:
@@ -183,6 +191,7 @@ async def test_the_focus_stays_where_it_is_while_subscriptions_come_and_go(
         await mp.manage(name).delete()
 
 
+@pytest.mark.shard("browser")
 async def test_a_search_box_that_goes_leaves_nothing_hidden(site: Site, page: Page, mp: Milepost) -> None:
     others = len(await mp.subscriptions())
     for number in range(9 - others):

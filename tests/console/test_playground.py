@@ -6,7 +6,7 @@ import httpx
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_readable
+from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
 
@@ -21,7 +21,7 @@ async def test_an_expression_is_explained_as_one_types_and_the_address_goes_alon
     await page.goto(site.path("filter"))
     result = page.locator("#result")
     await expect(result).to_contain_text("Nothing to explain yet")
-    await assert_readable(page)
+    await assert_accessible(page)
     # By keyboard alone: the first field has the focus.
     await page.keyboard.type('total > 100 && region == "EU"')
     await expect(result).to_contain_text("can be used")
@@ -39,7 +39,6 @@ async def test_an_expression_is_explained_as_one_types_and_the_address_goes_alon
             'region "UK"',
         ]
     )
-    await assert_readable(page)
     copied = page.url
     await page.goto(site.path())
     await page.goto(copied)
@@ -48,6 +47,7 @@ async def test_an_expression_is_explained_as_one_types_and_the_address_goes_alon
     await expect(result.locator("h2")).to_have_text("match")
 
 
+@pytest.mark.shard("browser")
 async def test_a_real_message_is_taken_by_position_or_id(site: Site, page: Page, mp: Milepost) -> None:
     known = "8f6e1f60-3a3c-4a58-9c0b-8a1b8b9f2d11"
     appended = await mp.append("tried-1", NewMessage("tried.a", properties={"total": 7}, id=known))
@@ -66,6 +66,7 @@ async def test_a_real_message_is_taken_by_position_or_id(site: Site, page: Page,
     await expect(result).to_contain_text("Properties of tried.a")
 
 
+@pytest.mark.shard("browser")
 @pytest.mark.parametrize(
     ("query", "words"),
     [
@@ -88,6 +89,7 @@ async def test_what_is_wrong_is_said_in_words(site: Site, page: Page, query: dic
     await assert_readable(page)
 
 
+@pytest.mark.shard("browser")
 async def test_text_is_shown_as_text(site: Site, page: Page) -> None:
     hostile = '"<img src=x onerror=window.broken=1>"'
     await page.goto(address(site, where=f"a == {hostile}", properties=f'{{"a": {hostile}}}'))
@@ -106,6 +108,7 @@ async def test_the_longest_filter_is_explained(site: Site) -> None:
         assert answer.text.count("<ul>") == answer.text.count("</ul>")
 
 
+@pytest.mark.shard("browser")
 async def test_an_address_that_would_be_too_long_is_said(site: Site, page: Page) -> None:
     await page.goto(address(site, where="a == 1"))
     await page.locator("[name=properties]").fill('{"a": "' + "€" * 5900 + '"}')

@@ -57,6 +57,7 @@ async def test_pause_and_resume(site: Site, page: Page) -> None:
         assert (await program.manage("pausing").info()).status == "running"
 
 
+@pytest.mark.shard("browser")
 async def test_a_move_says_how_many_come_again_or_never(site: Site, page: Page) -> None:
     async with handled(site, "moving", 5) as (program, calls):
         dialog = await opened(site, page, "moving", "Move")
@@ -73,6 +74,7 @@ async def test_a_move_says_how_many_come_again_or_never(site: Site, page: Page) 
         assert len(calls) == 7
 
 
+@pytest.mark.shard("browser")
 async def test_what_a_move_forgets_is_said_before(site: Site, page: Page, mp: Milepost) -> None:
     program = site.milepost()
 
@@ -92,6 +94,7 @@ async def test_what_a_move_forgets_is_said_before(site: Site, page: Page, mp: Mi
     await expect(grave).to_have_text("Its progress and 2 deliveries are forgotten for good.")
 
 
+@pytest.mark.shard("browser")
 async def test_a_replay_is_marked_and_its_progress_shown(site: Site, page: Page) -> None:
     async with handled(site, "repeating", 4) as (program, calls):
         dialog = await opened(site, page, "repeating", "Replay")
@@ -104,6 +107,7 @@ async def test_a_replay_is_marked_and_its_progress_shown(site: Site, page: Page)
         await expect(page.get_by_label("Replay", exact=True)).to_have_count(0)
 
 
+@pytest.mark.shard("browser")
 async def test_the_progress_of_a_replay_is_that_of_the_whole(site: Site, page: Page) -> None:
     """Also for whoever comes when it has been under way for long."""
     program, go_on, calls = site.milepost(), asyncio.Event(), list[bool]()
@@ -127,6 +131,7 @@ async def test_the_progress_of_a_replay_is_that_of_the_whole(site: Site, page: P
     assert calls == [False] * 10 + [True] * 10
 
 
+@pytest.mark.shard("browser")
 async def test_a_replay_that_ends_before_it_begins_is_explained(site: Site, page: Page) -> None:
     async with handled(site, "reversed", 6):
         dialog = await opened(site, page, "reversed", "Replay")
@@ -136,6 +141,7 @@ async def test_a_replay_that_ends_before_it_begins_is_explained(site: Site, page
         await expect(dialog.locator("[data-do]")).to_be_disabled()
 
 
+@pytest.mark.shard("browser")
 async def test_delete(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("leaving")
     dialog = await opened(site, page, "leaving", "Delete")
@@ -149,6 +155,7 @@ async def test_delete(site: Site, page: Page, mp: Milepost) -> None:
     await expect(page.get_by_role("heading", name="There is no such subscription")).to_be_visible()
 
 
+@pytest.mark.shard("browser")
 async def test_settings_change_and_a_wrong_one_is_explained(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("adjusted", category="adjusted", timeout=30)
     dialog = await opened(site, page, "adjusted", "Settings")
@@ -176,6 +183,7 @@ async def test_settings_change_and_a_wrong_one_is_explained(site: Site, page: Pa
     await expect(page.locator("dialog[open]")).to_have_count(0)
 
 
+@pytest.mark.shard("browser")
 async def test_one_that_a_program_declares_is_limited(site: Site, page: Page) -> None:
     async with handled(site, "limited", 1):
         dialog = await opened(site, page, "limited", "Settings")
@@ -189,6 +197,7 @@ async def test_one_that_a_program_declares_is_limited(site: Site, page: Page) ->
         await expect(page.get_by_role("alert")).to_contain_text("a number is wanted, not 'many'")
 
 
+@pytest.mark.shard("browser")
 async def test_create(site: Site, page: Page, mp: Milepost) -> None:
     await page.goto(site.path())
     await page.get_by_role("button", name="Create…").click()
@@ -215,11 +224,12 @@ async def test_create(site: Site, page: Page, mp: Milepost) -> None:
     await expect(page).to_have_url(site.path("subscriptions", "default", "made-anew"))
 
 
+@pytest.mark.shard("browser")
 async def test_consumers_with_their_routes_and_load(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("routed", category="routed")
     async with mp.consumer("routed", where='region == "EU"', priority=7, capacity=4) as consumer:
         await mp.append("routed-1", NewMessage("a", properties={"region": "EU"}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             delivery = await anext(aiter(consumer))
         await opened(site, page, "routed")
         row = page.locator("#consumers tbody tr")
@@ -231,6 +241,7 @@ async def test_consumers_with_their_routes_and_load(site: Site, page: Page, mp: 
     await expect(page.locator("#consumers")).to_contain_text("No consumer is there")
 
 
+@pytest.mark.shard("browser")
 async def test_by_keyboard_alone(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("typed")
     await opened(site, page, "typed")
@@ -249,6 +260,7 @@ async def test_by_keyboard_alone(site: Site, page: Page, mp: Milepost) -> None:
     await expect(page.locator(".flash")).to_have_text("default/typed is paused.")
 
 
+@pytest.mark.shard("browser")
 async def test_every_dialog_is_accessible(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("spoken")
     await opened(site, page, "spoken")

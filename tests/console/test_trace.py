@@ -6,7 +6,7 @@ from urllib.parse import quote
 import pytest
 from playwright.async_api import Page, expect
 
-from console.reading import assert_readable
+from console.reading import assert_accessible
 from console.site import Site
 from milepost import Message, NewMessage, Retry
 
@@ -28,7 +28,7 @@ async def test_what_became_of_each_message_for_every_subscription(site: Site, pa
             await program.append("order-42", NewMessage("order.placed", properties={"amount": 5}))
         await program.run_until_idle(errors="park")
         await page.goto(site.path("trace"))
-        await assert_readable(page)
+        await assert_accessible(page)
         await page.get_by_label("Stream or id").fill("order-42")
         await page.keyboard.press("Enter")
         newest, oldest = page.locator(".traced").nth(0), page.locator(".traced").nth(1)
@@ -37,7 +37,6 @@ async def test_what_became_of_each_message_for_every_subscription(site: Site, pa
             "after 1 attempt: ValueError"
         )
         await expect(oldest.locator("tr", has_text="default/large")).to_contain_text("amount > 100")
-        await assert_readable(page)
 
         await oldest.get_by_role("link", name="parked").click()
         await expect(page.locator("pre.error")).to_contain_text("no address")
@@ -48,6 +47,7 @@ async def test_what_became_of_each_message_for_every_subscription(site: Site, pa
         await expect(page.locator(".traced tbody tr")).to_have_count(1)
 
 
+@pytest.mark.shard("browser")
 async def test_a_long_stream_is_read_in_pages(site: Site, page: Page) -> None:
     async with site.milepost() as program:
         await program.append("long-1", [NewMessage("a") for _ in range(23)])
@@ -57,6 +57,7 @@ async def test_a_long_stream_is_read_in_pages(site: Site, page: Page) -> None:
     await expect(page.locator(".traced")).to_have_count(3)
 
 
+@pytest.mark.shard("browser")
 async def test_what_is_not_there_and_what_cannot_be(site: Site, page: Page) -> None:
     hostile = "<b>order</b>-\"1' & 2"
     await page.goto(f"{site.path('trace')}?q={quote(hostile)}")

@@ -244,17 +244,17 @@ async def test_pausing_moving_and_replaying(mp: Milepost, both: Both) -> None:
 
 
 async def test_reading_ones_own_writes(mp: Milepost, both: Both) -> None:
-    @mp.subscription("invoices", category="order", retry=Retry(delay=60))
+    @mp.subscription("invoices", category="order", retry=Retry(delay=3600))
     async def invoice(message: Message[Any]) -> None:
         if message.data["n"] == 5:
             raise ValueError("later")
 
     async with mp.running():
-        await both.manage("invoices").caught_up(await both.append("order-1", [order(1), order(2)]), timeout=20)
+        await both.manage("invoices").caught_up(await both.append("order-1", [order(1), order(2)]), timeout=60)
         written = await both.append_many({"order-1": order(3), "order-2": order(4)})
-        await both.manage("invoices").caught_up(written, timeout=20)
+        await both.manage("invoices").caught_up(written, timeout=60)
         with pytest.raises(NotHandledYet) as raised:
-            await both.manage("invoices").caught_up(await both.append("order-3", order(5)), timeout=20)
+            await both.manage("invoices").caught_up(await both.append("order-3", order(5)), timeout=60)
     assert (raised.value.state, raised.value.transient) == ("retrying", True)
     assert isinstance(raised.value, TimeoutError)
 

@@ -37,7 +37,7 @@ async def test_a_claim_that_has_expired(both: Both) -> None:
     await both.create_subscription("emails", tracking="all", retry=Retry(delay=0))
     await orders(both, 1)
     [first] = await both.pull("emails", timeout=0.05)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         [second] = await both.pull("emails", wait=10)
     assert second.attempt == 2
     settled = await both.settle(ack=[first, second])
@@ -73,7 +73,7 @@ async def test_extending(both: Both) -> None:
 async def test_waiting(both: Both, mp: Milepost) -> None:
     await both.create_subscription("emails", tracking="all")
     waiting = asyncio.create_task(both.pull("emails", wait=600))
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(60):
         # Whoever is about to wait says so first.
         while not await mp.log.database.execute(qualified("select until from {}.sleeps", mp), {}):
             await asyncio.sleep(0.01)

@@ -14,36 +14,36 @@ async def numbers(both: Both, *args: Any, **query: Any) -> list[int]:
     return [message.data["n"] async for message in both.read(*args, **query)]
 
 
-@pytest.mark.parametrize(
-    ("query", "expected"),
-    [
-        ({}, range(9)),
-        ({"stream": "order-1"}, [1, 4, 7]),
-        ({"stream": ["order-1", "order-2"]}, [1, 2, 4, 5, 7, 8]),
-        ({"category": "order"}, range(9)),
-        ({"category": ["order", "other"], "limit": 2}, [0, 1]),
-        ({"category": "orde"}, []),
-        ({"stream": "order-1", "category": "order"}, [1, 4, 7]),
-        ({"stream": "order-1", "category": "stock"}, []),
-        ({"types": "order.*"}, range(9)),
-        ({"types": ["order.cancelled", "payment.>"]}, []),
-        ({"where": "n >= 3 && n != 5"}, [3, 4, 6, 7, 8]),
-        ({"stream": "order-1", "where": "n > 1"}, [4, 7]),
-        ({"after": 4}, [4, 5, 6, 7, 8]),
-        ({"before": 4}, [0, 1, 2]),
-        ({"stream": "order-1", "after": 3}, [4, 7]),
-        ({"stream": "order-1", "after_version": 1}, [4, 7]),
-        ({"stream": "order-1", "before_version": 3}, [1, 4]),
-        ({"backwards": True}, range(8, -1, -1)),
-        ({"stream": "order-1", "backwards": True, "limit": 2}, [7, 4]),
-        ({"backwards": True, "where": "n < 3", "before": 3}, [1, 0]),
-        ({"limit": 0}, []),
-        ({"stream": "nothing-1"}, []),
-    ],
-)
-async def test_each_option(both: Both, query: dict[str, Any], expected: Any) -> None:
+QUERIES: list[tuple[dict[str, Any], Any]] = [
+    ({}, range(9)),
+    ({"stream": "order-1"}, [1, 4, 7]),
+    ({"stream": ["order-1", "order-2"]}, [1, 2, 4, 5, 7, 8]),
+    ({"category": "order"}, range(9)),
+    ({"category": ["order", "other"], "limit": 2}, [0, 1]),
+    ({"category": "orde"}, []),
+    ({"stream": "order-1", "category": "order"}, [1, 4, 7]),
+    ({"stream": "order-1", "category": "stock"}, []),
+    ({"types": "order.*"}, range(9)),
+    ({"types": ["order.cancelled", "payment.>"]}, []),
+    ({"where": "n >= 3 && n != 5"}, [3, 4, 6, 7, 8]),
+    ({"stream": "order-1", "where": "n > 1"}, [4, 7]),
+    ({"after": 4}, [4, 5, 6, 7, 8]),
+    ({"before": 4}, [0, 1, 2]),
+    ({"stream": "order-1", "after": 3}, [4, 7]),
+    ({"stream": "order-1", "after_version": 1}, [4, 7]),
+    ({"stream": "order-1", "before_version": 3}, [1, 4]),
+    ({"backwards": True}, range(8, -1, -1)),
+    ({"stream": "order-1", "backwards": True, "limit": 2}, [7, 4]),
+    ({"backwards": True, "where": "n < 3", "before": 3}, [1, 0]),
+    ({"limit": 0}, []),
+    ({"stream": "nothing-1"}, []),
+]
+
+
+async def test_each_option(both: Both) -> None:
     await orders(both, 9)
-    assert await numbers(both, **query) == list(expected)
+    for query, expected in QUERIES:
+        assert await numbers(both, **query) == list(expected), query
 
 
 async def test_since_a_time(both: Both) -> None:
@@ -53,23 +53,23 @@ async def test_since_a_time(both: Both) -> None:
     assert await numbers(both, "order-1", since=datetime.now(UTC) + hour) == []
 
 
-@pytest.mark.parametrize(
-    ("query", "field"),
-    [
-        ({"limit": -1}, "limit"),
-        ({"after": 2**63}, "after"),
-        ({"after_version": 1}, "stream"),
-        ({"stream": "a-1", "before": 1}, "before"),
-        ({"stream": "-1"}, "stream"),
-        ({"category": []}, "category"),
-        ({"types": "a*"}, "types"),
-        ({"since": datetime(2026, 1, 1)}, "since"),  # noqa: DTZ001
-    ],
-)
-async def test_what_cannot_be_read(both: Both, query: dict[str, Any], field: str) -> None:
-    with pytest.raises(InvalidMessage) as raised:
-        await numbers(both, **query)
-    assert raised.value.field == field
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"limit": -1}, "limit"),
+    ({"after": 2**63}, "after"),
+    ({"after_version": 1}, "stream"),
+    ({"stream": "a-1", "before": 1}, "before"),
+    ({"stream": "-1"}, "stream"),
+    ({"category": []}, "category"),
+    ({"types": "a*"}, "types"),
+    ({"since": datetime(2026, 1, 1)}, "since"),  # noqa: DTZ001
+]
+
+
+async def test_what_cannot_be_read(both: Both) -> None:
+    for query, field in REFUSED:
+        with pytest.raises(InvalidMessage) as raised:
+            await numbers(both, **query)
+        assert raised.value.field == field, query
 
 
 async def test_a_filter_that_is_wrong(both: Both) -> None:
@@ -105,7 +105,7 @@ async def test_head_and_last(both: Both) -> None:
 async def test_following(both: Both) -> None:
     await orders(both, 3)
     seen: list[int] = []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in both.follow(category="order", where="n != 1"):
             seen.append(message.data["n"])
             if message.data["n"] == 2:
@@ -119,7 +119,7 @@ async def test_following(both: Both) -> None:
 
 async def test_following_from_a_position_and_from_now(both: Both) -> None:
     await orders(both, 3)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async for message in both.follow(after=2):
             assert message.data["n"] == 2
             break

@@ -1,7 +1,10 @@
 """What anybody may send in any field, as it is written in JSON."""
 
 import json
-from typing import Final
+from collections.abc import Collection
+from typing import Any, Final
+
+import pytest
 
 HOSTILE: Final = {
     "NUL": json.dumps("a\0b"),
@@ -33,6 +36,13 @@ HOSTILE: Final = {
 """Halves of characters, and what is no UTF-8, are bytes that `written` makes of them."""
 HERE: Final = "@here@"
 """Where it goes in a body."""
+
+
+def values(fast: Collection[str]) -> list[Any]:
+    """All of them as parameters of a test: those with these names in the fast shard, the others in their own."""
+    assert HOSTILE.keys() >= set(fast)
+    slow = pytest.mark.shard("hostile")
+    return [pytest.param(HOSTILE[name], id=name, marks=[] if name in fast else slow) for name in HOSTILE]
 
 
 def written(body: object, value: str) -> bytes:

@@ -12,13 +12,10 @@ import httpx
 import psutil
 
 SERVE = """
-import asyncio, json, os, sys
+import asyncio, json, sys
 from milepost import Milepost
 from milepost.server import Limits, create_app
 from milepost.server import serving
-from milepost.server.http import following
-
-following.BEAT = float(os.environ.get("TEST_BEAT", following.BEAT))
 
 async def main(options):
     listener = serving.listen("127.0.0.1", 0)

@@ -167,7 +167,7 @@ class TestTokens:
     async def test_one_made_just_now_opens(self, tokens: Tokens, guarded: httpx.AsyncClient) -> None:
         problem(await guarded.get("/v1/head", headers=bearer("mp_nothing")), UNAUTHENTICATED)
         token = await tokens.make("shop", {Role.READ})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (await guarded.get("/v1/head", headers=bearer(token))).status_code != 200:
                 await asyncio.sleep(0.02)
 
@@ -179,7 +179,7 @@ class TestTokens:
         async with make_mp() as other:
             await Tokens(other.log.database, other.settings["schema"].value).revoke("shop")
         monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (answer := await guarded.get("/v1/head", headers=bearer(token))).status_code == 200:
                 await asyncio.sleep(0.02)
         problem(answer, UNAUTHENTICATED, "revoked")
@@ -205,7 +205,7 @@ class TestTokens:
         token = await tokens.make("shop", {Role.READ})
         await tokens.make("other", {Role.READ})
         done(await guarded.get("/v1/head", headers=bearer(token)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(each.last_used for each in await tokens.all()):
                 # A look at the tokens notes who was here before it.
                 await guarded.get("/v1/head", headers=bearer("mp_unknown"))

@@ -28,7 +28,7 @@ from milepost.server.http import (
     subscriptions,
     tracing,
 )
-from server.process import StartServer
+from server.websocket.conftest import Serve
 
 HANDLERS: tuple[Any, ...] = (
     *messages.HANDLERS,
@@ -199,8 +199,9 @@ CHECKS = [
 ]
 PATIENCE = 60
 """Seconds that one request may take."""
+QUICK, THOROUGH = 2, pytest.param(25, marks=pytest.mark.shard("hostile"))
+"""Requests to each operation."""
 BOUNDED = settings(
-    max_examples=25,
     derandomize=True,
     database=None,
     deadline=None,
@@ -210,18 +211,19 @@ BOUNDED = settings(
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("examples", [QUICK, THOROUGH])
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 async def test_what_the_description_allows_and_what_it_does_not(
-    mp: Milepost, start_server: StartServer, mode: GenerationMode
+    mp: Milepost, serve: Serve, mode: GenerationMode, examples: int
 ) -> None:
     """No request has an answer that is not described, and none is the server's own fault."""
     await mp.create_subscription("shipping")
     await mp.create_subscription("emails", tracking="all")
     await mp.append("order-1", [NewMessage("a", 1, properties={"amount": 1})] * 3)
-    await asyncio.to_thread(attack, start_server().address, mode)
+    await asyncio.to_thread(attack, (await serve()).address, mode, examples)
 
 
-def attack(address: str, mode: GenerationMode) -> None:
+def attack(address: str, mode: GenerationMode, examples: int) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json", timeout=PATIENCE)
     attacked = []
     for result in schema.get_all_operations():
@@ -231,13 +233,13 @@ def attack(address: str, mode: GenerationMode) -> None:
             continue
         # Some have nothing that could be wrong.
         with suppress(Unsatisfiable):
-            send_all(operation.as_strategy(generation_mode=mode))
+            send_all(operation.as_strategy(generation_mode=mode), examples)
             attacked.append(operation.label)
     assert len(attacked) > (25 if mode is GenerationMode.POSITIVE else 15), attacked
 
 
-def send_all(strategy: Any) -> None:
-    @BOUNDED
+def send_all(strategy: Any, examples: int) -> None:
+    @settings(BOUNDED, max_examples=examples)
     @given(case=strategy)
     def send(case: Any) -> None:
         case.call_and_validate(checks=CHECKS, timeout=PATIENCE)

@@ -1,4 +1,4 @@
-"""Following over HTTP, from a server in a process of its own."""
+"""Following over HTTP, with a network between."""
 
 import asyncio
 import json
@@ -9,46 +9,49 @@ import psutil
 import pytest
 
 from milepost import Milepost, NewMessage
+from milepost.server.access import doorkeeper
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
+from milepost.server.http import following as http_following
 from milepost.server.problems import INVALID, TOO_MANY
 from server.answers import problem
 from server.followers import following
 from server.process import StartServer
+from server.websocket.conftest import Serve
 
 
 def positions(messages: list[dict[str, Any]]) -> list[int]:
     return [message["position"] for message in messages]
 
 
-async def test_history_then_what_arrives(mp: Milepost, start_server: StartServer) -> None:
+async def test_history_then_what_arrives(mp: Milepost, serve: Serve) -> None:
     await mp.append("order-1", [NewMessage("a", number) for number in range(3)])
-    async with start_server().client() as client, following(client) as events:
+    async with (await serve()).client() as client, following(client) as events:
         assert positions(await events.messages(3)) == [1, 2, 3]
         await mp.append("order-2", NewMessage("b", {"x": 1}, properties={"p": 1}))
         [message] = await events.messages(1)
         assert (message["position"], message["data"], message["properties"]) == (4, {"x": 1}, {"p": 1})
 
 
-async def test_the_id_of_an_event_is_its_position(mp: Milepost, start_server: StartServer) -> None:
+async def test_the_id_of_an_event_is_its_position(mp: Milepost, serve: Serve) -> None:
     await mp.append("order-1", [NewMessage("a")] * 2)
-    async with start_server().client() as client, following(client) as events:
+    async with (await serve()).client() as client, following(client) as events:
         assert (await events.block()) == {"retry": "1000"}
         assert [(await events.next())["id"] for _ in range(2)] == ["1", "2"]
 
 
-async def test_whoever_comes_back_goes_on(mp: Milepost, start_server: StartServer) -> None:
+async def test_whoever_comes_back_goes_on(mp: Milepost, serve: Serve) -> None:
     await mp.append("order-1", [NewMessage("a")] * 5)
-    async with start_server().client() as client:
+    async with (await serve()).client() as client:
         async with following(client, headers={"last-event-id": "3"}, params={"after": "0"}) as events:
             assert positions(await events.messages(2)) == [4, 5]
         async with following(client, params={"after": 4}) as events:
             assert positions(await events.messages(1)) == [5]
 
 
-async def test_only_what_is_new(mp: Milepost, start_server: StartServer) -> None:
+async def test_only_what_is_new(mp: Milepost, serve: Serve) -> None:
     await mp.append("order-1", [NewMessage("a")] * 5)
-    async with start_server().client() as client, following(client, params={"after": "now"}) as events:
+    async with (await serve()).client() as client, following(client, params={"after": "now"}) as events:
         await events.block()
         # It begins some time after its first words: what is new by then is not known.
         appending = asyncio.create_task(append_slowly(mp))
@@ -63,10 +66,10 @@ async def append_slowly(mp: Milepost) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_choosing(mp: Milepost, start_server: StartServer) -> None:
+async def test_choosing(mp: Milepost, serve: Serve) -> None:
     for number in range(6):
         await mp.append(f"order-{number % 2}", NewMessage(f"t.{number}", properties={"amount": number}))
-    async with start_server().client() as client:
+    async with (await serve()).client() as client:
         for params, expected in (
             ({"stream": "order-1", "where": "amount > 1"}, [4, 6]),
             ({"category": "order", "types": ["t.0", "t.3"]}, [1, 4]),
@@ -75,29 +78,33 @@ async def test_choosing(mp: Milepost, start_server: StartServer) -> None:
                 assert positions(await events.messages(2)) == expected
 
 
-async def test_what_cannot_be_followed(start_server: StartServer) -> None:
-    async with start_server().client() as client:
+async def test_what_cannot_be_followed(serve: Serve) -> None:
+    async with (await serve()).client() as client:
         for params in ({"after": "later"}, {"stream": "-1"}, {"types": "a*"}, {"since": "2026-01-01T00:00:00Z"}):
             problem(await client.get("/v1/follow", params=params), INVALID)
         problem(await client.get("/v1/follow", headers={"last-event-id": "x"}), INVALID)
 
 
-async def test_silence_is_broken(start_server: StartServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TEST_BEAT", "0.1")
-    async with start_server().client() as client, following(client) as events:
+async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_following, "BEAT", 0.05)
+    async with (await serve()).client() as client, following(client) as events:
         await events.block()
         assert "" in await events.block()
 
 
-async def test_a_token_that_is_revoked_ends_it(mp: Milepost, start_server: StartServer) -> None:
+async def test_a_token_that_is_revoked_ends_it(
+    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_following, "LOOK", 0.05)
+    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
     tokens = Tokens(mp.log.database, mp.settings["schema"].value)
     secret = await tokens.make("shop", {Role.READ})
     await mp.append("order-1", NewMessage("a"))
-    async with start_server(access="tokens").client(headers={"authorization": f"Bearer {secret}"}) as client:
+    async with (await serve(access="tokens")).client(headers={"authorization": f"Bearer {secret}"}) as client:
         async with following(client) as events:
             await events.messages(1)
             await tokens.revoke("shop")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 last = await events.next()
             assert last["event"] == "problem"
             assert json.loads(last["data"])["type"] == "/problems/unauthenticated"
@@ -105,15 +112,15 @@ async def test_a_token_that_is_revoked_ends_it(mp: Milepost, start_server: Start
                 await events.next()
 
 
-async def test_no_more_than_there_may_be(start_server: StartServer) -> None:
-    server = start_server(followers=2)
+async def test_no_more_than_there_may_be(serve: Serve) -> None:
+    server = await serve(followers=2)
     async with server.client() as client, following(client) as first, following(client) as second:
         await first.block()
         await second.block()
         answer = await client.get("/v1/follow")
         problem(answer, TOO_MANY, "2 follow already")
         assert answer.headers["retry-after"] == "1"
-    async with server.client() as client, asyncio.timeout(30):
+    async with server.client() as client, asyncio.timeout(60):
         # The ones that left make room.
         while True:
             async with client.stream("GET", "/v1/follow") as answer:
@@ -122,8 +129,8 @@ async def test_no_more_than_there_may_be(start_server: StartServer) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_only_the_head(start_server: StartServer) -> None:
-    async with start_server().client() as client:
+async def test_only_the_head(serve: Serve) -> None:
+    async with (await serve()).client() as client:
         answer = await client.head("/v1/follow")
         assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream")
         assert answer.content == b""
@@ -138,6 +145,7 @@ def idle_follower(port: int) -> socket.socket:
     return idle
 
 
+@pytest.mark.shard("hostile")
 async def test_who_never_reads_costs_nobody_anything(mp: Milepost, start_server: StartServer) -> None:
     """Twenty who never read 60 MB each: the others get everything at once, and memory stays where it was."""
     server = start_server(stalled_seconds=3600)
@@ -161,12 +169,11 @@ async def test_who_never_reads_costs_nobody_anything(mp: Milepost, start_server:
                 each.close()
 
 
-async def test_who_never_reads_is_left(mp: Milepost, start_server: StartServer) -> None:
-    server = start_server(stalled_seconds=0.5, followers=1)
-    for _ in range(2):
-        await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 100)
+async def test_who_never_reads_is_left(mp: Milepost, serve: Serve) -> None:
+    server = await serve(stalled_seconds=0.5, followers=1)
+    await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 100)
     idle = idle_follower(server.port)
-    async with server.client() as client, asyncio.timeout(30):
+    async with server.client() as client, asyncio.timeout(60):
         while (await client.head("/v1/follow")).status_code != 503:
             await asyncio.sleep(0.02)
         while (await client.head("/v1/follow")).status_code != 200:

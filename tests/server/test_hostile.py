@@ -44,7 +44,18 @@ UNSTORABLE = {
 }
 
 
-@pytest.fixture(params=list(TEXTS.values()), ids=list(TEXTS))
+FAST = {
+    *("SQL", "SQL in an identifier", "percent signs", "a header", "encoded slashes", "a question"),
+    *("other scripts", "control characters", "512 bytes"),
+}
+"""The other texts are in a shard of their own."""
+
+
+def _text(name: str) -> Any:
+    return pytest.param(TEXTS[name], id=name, marks=[] if name in FAST else pytest.mark.shard("hostile"))
+
+
+@pytest.fixture(params=map(_text, TEXTS))
 def text(request: pytest.FixtureRequest) -> str:
     value: str = request.param
     return value

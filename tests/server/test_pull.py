@@ -7,11 +7,13 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.server import Server
 from milepost.server.problems import GOING_AWAY, INVALID, NOT_POSSIBLE, UNKNOWN_SUBSCRIPTION
 from server.answers import done, problem
-from server.process import StartServer
+from server.websocket.conftest import Serve
+from support import qualified
 
 PULL = "/v1/subscriptions/default/emails/pull"
 
@@ -20,6 +22,11 @@ PULL = "/v1/subscriptions/default/emails/pull"
 async def emails(client: httpx.AsyncClient) -> None:
     """A subscription to pull from."""
     done(await client.post("/v1/subscriptions", json={"name": "emails", "category": "mail", "tracking": "all"}))
+
+
+async def sleeps(mp: Milepost, count: int) -> bool:
+    """Whether so many wait: whoever is about to says so first."""
+    return len(await mp.log.database.execute(qualified("select until from {}.sleeps", mp), {})) >= count
 
 
 async def append(mp: Milepost, count: int) -> None:
@@ -66,33 +73,33 @@ async def test_more_time(mp: Milepost, client: httpx.AsyncClient) -> None:
 async def test_waiting_for_the_first_one(mp: Milepost, client: httpx.AsyncClient) -> None:
     assert done(await client.post(PULL)) == {"deliveries": [], "more": False}
     waiting = asyncio.create_task(client.post(PULL, params={"wait": 30}))
+    await until(lambda: sleeps(mp, 1))
     await append(mp, 1)
     assert len(done(await waiting)["deliveries"]) == 1
 
 
 @pytest.mark.usefixtures("emails")
-async def test_who_waits_is_told_at_the_end(app: Server, client: httpx.AsyncClient) -> None:
+async def test_who_waits_is_told_at_the_end(mp: Milepost, app: Server, client: httpx.AsyncClient) -> None:
     waiting = asyncio.create_task(client.post(PULL, params={"wait": 60}))
-    await asyncio.sleep(0.1)
+    await until(lambda: sleeps(mp, 1))
     app.stopping.begin()
     problem(await waiting, GOING_AWAY)
 
 
-async def test_nothing_is_claimed_for_who_has_gone(mp: Milepost, start_server: StartServer) -> None:
+async def test_nothing_is_claimed_for_who_has_gone(mp: Milepost, serve: Serve) -> None:
     for name in ("emails", "witness"):
         await mp.create_subscription(name, category="mail", tracking="all")
-    server = start_server()
+    server = await serve()
     async with server.client() as client:
-        with pytest.raises(httpx.ReadTimeout):
-            await client.post(PULL, params={"wait": 60}, timeout=httpx.Timeout(20, read=0.5))
-    async with server.client() as client, asyncio.timeout(30):
-        # The server has noticed when the connection that waited is gone from its list.
-        while server.connections() > 1:
-            await client.get("/healthz")
-            await asyncio.sleep(0.02)
+        gone = asyncio.create_task(client.post(PULL, params={"wait": 60}))
+        await until(lambda: sleeps(mp, 1))
+        gone.cancel()
+        await asyncio.wait([gone])
+    await until(lambda: server.app.traffic.connections == 0)
+    async with server.client() as client:
         # Whoever waits at the same time tells when those who wait have been woken.
         witness = asyncio.create_task(client.post(PULL.replace("emails", "witness"), params={"wait": 30}))
-        await asyncio.sleep(0.2)
+        await until(lambda: sleeps(mp, 1))
         await append(mp, 1)
         assert len(done(await witness)["deliveries"]) == 1
         assert len(done(await client.post(PULL))["deliveries"]) == 1

@@ -6,25 +6,43 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from milepost import Milepost
 from milepost.server import Limits, Server, create_app
-from milepost.server.serving import Process, listen
+from milepost.server.beside import Pages
+from milepost.server.serving import Certificate, Process, listen
+from milepost.server.websocket import hall
 from support import MakeMilepost
 
 
 class Serving:
     """A server in this process, which has its own `Milepost`."""
 
-    def __init__(self, app: Server, process: Process, address: str) -> None:
+    def __init__(self, app: Server, process: Process, running: asyncio.Task[None], address: str) -> None:
         self.app = app
         self.address = address
         self._process = process
+        self._running = running
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def client(self, **options: Any) -> httpx.AsyncClient:
+        """A client of it."""
+        return httpx.AsyncClient(base_url=self.address, timeout=60, **options)
 
     def stop(self) -> None:
         """What SIGTERM does."""
         self._process.handle_exit(signal.SIGTERM, None)
+
+    async def end(self) -> None:
+        """Stops it, and waits for the end."""
+        self.stop()
+        self._process.force_exit = False
+        await self._running
 
 
 Serve = Callable[..., Any]
@@ -32,24 +50,44 @@ Serve = Callable[..., Any]
 
 @asynccontextmanager
 async def serving(
-    mp: Milepost, *, grace: float = 5, access: str = "local", advertise: str | None = None, **limits: Any
+    mp: Milepost,
+    *,
+    grace: float = 5,
+    access: str = "local",
+    advertise: str | None = None,
+    pages: Pages | None = None,
+    tls: Certificate | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Serving]:
     """A server until the end of the block; unless a test says otherwise, it tells where it is."""
     with listen("127.0.0.1", 0) as listener:
-        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        address = f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
         told = advertise or address
-        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told)  # type: ignore[arg-type]
-        process = Process(app, grace=grace)
+        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told, pages=pages)  # type: ignore[arg-type]
+        process = Process(app, grace=grace, tls=tls)
         running = asyncio.create_task(process._serve(sockets=[listener]))
         while not process.started:
-            await asyncio.sleep(0.01)
-        served = Serving(app, process, address)
+            await asyncio.sleep(0.005)
+        served = Serving(app, process, running, address)
         try:
             yield served
         finally:
-            served.stop()
-            process.force_exit = False
-            await running
+            await served.end()
+
+
+LONG = 60.0
+"""Seconds for which a consumer is kept: however slow a machine is, whoever comes back is in time."""
+
+
+def keep_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """So long a consumer is kept for a client whose connection broke."""
+    monkeypatch.setattr(hall, "RESUME", seconds)
+    monkeypatch.setattr(hall.Hall, "resume_seconds", seconds)
+
+
+@pytest.fixture(autouse=True)
+def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hall, "RESUME", LONG)
 
 
 @pytest.fixture

@@ -2,12 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+
+from milepost import Milepost
 
 PATIENCE = 40.0
 """Seconds after which a test gives up."""
@@ -59,14 +61,10 @@ class Talk:
         assert len(found) == count, found
         return found
 
-    async def is_dry(self, seconds: float = 0.3) -> bool:
-        """Whether nothing comes for a while: the only way to see that nothing does."""
-        try:
-            async with asyncio.timeout(seconds):
-                frame = await self.connection.recv()
-        except TimeoutError:
-            return True
-        raise AssertionError(f"{frame!r} came")
+    async def is_dry(self) -> None:
+        """Asserts that nothing was sent until now: an answer comes before it."""
+        await self.say("ping", ref="dry")
+        await self.expect("pong", ref="dry")
 
     async def ended(self, reason: str, code: int) -> Frame:
         """The last frame, and the code of the close that follows it."""
@@ -102,3 +100,17 @@ async def consuming(address: str, subscription: str = "default/shipping", **hell
     async with talking(address, subscription) as talk:
         await talk.hello(**hello)
         yield talk
+
+
+@asynccontextmanager
+async def witnessing(mp: Milepost, address: str) -> AsyncIterator[Callable[[int], Awaitable[None]]]:
+    """Waits until so many new messages have come to a consumer of another subscription: these could have, too."""
+    await mp.create_subscription("witness", start="now")
+    async with consuming(address, "default/witness") as talk:
+
+        async def seen(count: int) -> None:
+            found = await talk.take(count)
+            await talk.say("settle", ref="seen", ack=[each["id"] for each in found])
+            await talk.expect("settled", ref="seen", refused=[])
+
+        yield seen

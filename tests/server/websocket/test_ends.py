@@ -9,13 +9,14 @@ from websockets.exceptions import InvalidStatus
 
 from engine.consuming.taking import orders, until
 from milepost import Checkpoint, Milepost
+from milepost.server.access import doorkeeper
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
 from milepost.server.problems import INVALID
 from milepost.server.websocket import hall
 from server.answers import problem
 from server.websocket.conftest import Serve, Serving
-from server.websocket.talking import Talk, consuming, talking
+from server.websocket.talking import Talk, consuming, talking, witnessing
 
 
 async def test_the_subscription_is_deleted(mp: Milepost, server: Serving) -> None:
@@ -36,11 +37,12 @@ async def test_the_subscription_is_deleted(mp: Milepost, server: Serving) -> Non
 async def test_paused_moved_and_updated_under_its_consumers(mp: Milepost, server: Serving) -> None:
     sub = mp.manage("shipping")
     await orders(mp, 2)
-    async with consuming(server.address) as talk:
+    async with consuming(server.address) as talk, witnessing(mp, server.address) as seen:
         await talk.say("settle", ack=[each["id"] for each in await talk.take(2)])
         await sub.pause()
         await orders(mp, 1, first=2)
-        assert await talk.is_dry()
+        await seen(1)
+        await talk.is_dry()
         await sub.resume()
         [third] = await talk.take(1)
         await talk.say("settle", ack=[third["id"]])
@@ -198,7 +200,8 @@ async def test_who_has_no_token_or_role_is_answered_in_http(serve: Serve, tokens
 async def test_a_token_is_revoked_while_in_use(
     mp: Milepost, serve: Serve, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hall, "TOKENS", 0.1)
+    monkeypatch.setattr(hall, "TOKENS", 0.05)
+    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
     server = await serve(access="tokens")
     secret, other = await tokens.make("a", [Role.CONSUME]), await tokens.make("b", [Role.CONSUME])
     await orders(mp, 1)
@@ -225,13 +228,14 @@ async def test_a_stop_lets_what_is_open_be_settled(mp: Milepost, serve: Serve) -
             server.stop()
             await talk.ended("going away", 1001)
         await orders(mp, 1, first=3)
-        assert await idle.is_dry()
+        await idle.is_dry()
         await idle.say("settle", ref=1, ack=[each["id"] for each in deliveries[:2]])
         await idle.expect("settled", ref=1, refused=[])
         await idle.say("settle", ref=2, ack=[deliveries[2]["id"]])
         await idle.expect("settled", ref=2, refused=[])
         end = await idle.ended("going away", 1001)
         assert end["to"] is None
+    await server.end()
     with pytest.raises(OSError):  # noqa: PT011 - it listens no longer
         async with talking(server.address):
             pass
@@ -331,13 +335,14 @@ def retry_at_once() -> object:
 
 async def test_who_comes_back_is_told_what_was_lost_meanwhile(mp: Milepost, server: Serving) -> None:
     """Also what it was told before, and may not have heard."""
-    await mp.manage("shipping").update(timeout=3)
     await orders(mp, 2)
     async with consuming(server.address, routes=[{"capacity": 2}]) as talk:
         first, second = await talk.take(2)
-        await talk.say("extend", ref=1, deliveries=[second["id"]], seconds=5)
-        await talk.expect("settled", ref=1)
+        await talk.say("extend", ref=0, deliveries=[first["id"]], seconds=0.1)
+        await talk.expect("settled", ref=0, moved=[first["id"]])
         await talk.expect("lost", deliveries=[{"id": first["id"], "reason": "timed out"}])
+        await talk.say("extend", ref=1, deliveries=[second["id"]], seconds=1)
+        await talk.expect("settled", ref=1, moved=[second["id"]])
         talk.vanish()
     await until(lambda: not server.app.hall.away[0].open if server.app.hall.away else False)
     async with talking(server.address) as back:
@@ -366,7 +371,7 @@ async def test_a_return_that_cannot_be_leaves_nothing_behind(
     mp: Milepost, server: Serving, monkeypatch: pytest.MonkeyPatch, routes: list[object]
 ) -> None:
     """A consumer without a client would get messages that nobody settles."""
-    monkeypatch.setattr(hall, "RESUME", 1.5)
+    monkeypatch.setattr(hall, "RESUME", 0.5)
     async with consuming(server.address) as talk, talking(server.address) as back:
         talk.vanish()
         await until(lambda: is_away(server))

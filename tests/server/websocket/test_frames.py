@@ -7,7 +7,7 @@ import pytest
 from engine.consuming.taking import orders, until
 from milepost import Milepost
 from server.websocket.conftest import Serving
-from server.websocket.talking import consuming, talking
+from server.websocket.talking import consuming, talking, witnessing
 
 
 async def test_a_hello_is_welcome(server: Serving) -> None:
@@ -99,7 +99,7 @@ async def test_capacity_holds_back_and_configure_changes_it(mp: Milepost, server
     await orders(mp, 4)
     async with consuming(server.address, routes=[{"capacity": 1}]) as talk:
         [first] = await talk.take(1)
-        assert await talk.is_dry()
+        await talk.is_dry()
         await talk.say("settle", ref=1, ack=[first["id"]])
         await talk.expect("settled", ref=1)
         await talk.take(1)
@@ -124,12 +124,13 @@ async def test_time_runs_out_unless_it_is_extended(mp: Milepost, server: Serving
 
 async def test_drain_ends_when_all_is_settled(mp: Milepost, server: Serving) -> None:
     await orders(mp, 2)
-    async with consuming(server.address) as talk:
+    async with consuming(server.address) as talk, witnessing(mp, server.address) as seen:
         deliveries = await talk.take(2)
         await talk.say("drain", ref=1)
         await talk.expect("done", ref=1)
         await orders(mp, 1, first=2)
-        assert await talk.is_dry()
+        await seen(1)
+        await talk.is_dry()
         await talk.say("settle", ref=2, ack=[each["id"] for each in deliveries])
         await talk.expect("settled", ref=2)
         await talk.ended("drained", 1000)

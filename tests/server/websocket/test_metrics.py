@@ -16,7 +16,7 @@ CONSUME = 'method="GET",route="/v1/subscriptions/{group}/{name}/consume"'
 
 async def metrics(server: Serving) -> dict[str, float]:
     """Every figure of the server itself."""
-    async with httpx.AsyncClient(base_url=server.address, timeout=20) as client:
+    async with httpx.AsyncClient(base_url=server.address, timeout=60) as client:
         lines = (await client.get("/metrics")).text.splitlines()
     pairs = (line.rpartition(" ") for line in lines if line.startswith("milepost_server_"))
     return {name.removeprefix("milepost_server_"): float(value) for name, _, value in pairs}
@@ -39,7 +39,7 @@ async def test_deliveries_and_settlements(mp: Milepost, server: Serving) -> None
 
 
 async def test_who_is_connected(mp: Milepost, server: Serving) -> None:
-    async with httpx.AsyncClient(base_url=server.address, timeout=20) as client, following(client):
+    async with httpx.AsyncClient(base_url=server.address, timeout=60) as client, following(client):
         async with consuming(server.address), consuming(server.address) as broken:
             found = await metrics(server)
             assert found['connections{kind="consumer"}'] == 2

@@ -1,7 +1,7 @@
-"""Several servers on one database, each a process of its own."""
+"""Several servers on one database, in this process; those that are killed in processes of their own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
@@ -10,6 +10,7 @@ from engine.consuming.taking import orders, take, until
 from milepost import Milepost
 from server.answers import done
 from server.process import ServerProcess, StartServer
+from server.websocket.conftest import Serve, Serving
 from server.websocket.following import Follower
 from server.websocket.talking import consuming, talking
 
@@ -29,14 +30,26 @@ async def shipping(mp: Milepost, lease: int) -> str:
     return "default/shipping"
 
 
-@pytest.fixture
-def nodes(shipping: str, start_server: StartServer) -> Callable[[int], list[ServerProcess]]:
-    """Starts so many servers."""
-    return lambda count: [start_server() for _ in range(count)]
-
-
-Nodes = Callable[[int], list[ServerProcess]]
+Node = ServerProcess | Serving
+Nodes = Callable[[int], Awaitable[list[Serving]]]
+Processes = Callable[[int], list[ServerProcess]]
 Follow = Callable[..., Follower]
+
+
+@pytest.fixture
+def nodes(serve: Serve) -> Nodes:
+    """Starts so many servers."""
+
+    async def start(count: int) -> list[Serving]:
+        return [await serve() for _ in range(count)]
+
+    return start
+
+
+@pytest.fixture
+def processes(shipping: str, start_server: StartServer) -> Processes:
+    """Starts so many servers, each in a process of its own."""
+    return lambda count: [start_server() for _ in range(count)]
 
 
 @pytest.fixture
@@ -44,7 +57,7 @@ async def follow() -> AsyncIterator[Follow]:
     """Starts clients; an error of one is the test's."""
     async with AsyncExitStack() as stack:
 
-        def start(servers: list[ServerProcess], first: int = 0, **hello: object) -> Follower:
+        def start(servers: Sequence[Node], first: int = 0, **hello: object) -> Follower:
             addresses = [server.address for server in servers]
             follower = Follower(addresses[first:] + addresses[:first], **hello)
             stack.push_async_callback(follower.stop)
@@ -76,22 +89,22 @@ def settled(mp: Milepost) -> Callable[[], Awaitable[bool]]:
 
 
 async def test_each_is_listed_until_it_stops(mp: Milepost, nodes: Nodes) -> None:
-    first, second = nodes(2)
+    first, second = await nodes(2)
     await until(lambda: lists(mp, first, second))
     async with second.client() as client:
         listed = done(await client.get("/v1/nodes"))["nodes"]
         assert [node["address"] for node in listed] == [first.address, second.address]
         assert listed[0]["version"].startswith("milepost ")
-    assert first.end() == (0, "")
+    await first.end()
     assert [node.address for node in await mp.nodes()] == [second.address]
 
 
-async def lists(mp: Milepost, *servers: ServerProcess) -> bool:
+async def lists(mp: Milepost, *servers: Node) -> bool:
     return [node.address for node in await mp.nodes()] == [server.address for server in servers]
 
 
 async def test_who_comes_to_another_is_sent_to_the_owner(mp: Milepost, nodes: Nodes) -> None:
-    owner, other = nodes(2)
+    owner, other = await nodes(2)
     async with consuming(owner.address) as low:
         async with talking(other.address) as talk:
             await talk.say("hello")
@@ -101,11 +114,11 @@ async def test_who_comes_to_another_is_sent_to_the_owner(mp: Milepost, nodes: No
         async with consuming(end["to"], routes=[{"priority": 5}]) as high:
             await orders(mp, 3)
             assert len(await high.take(3)) == 3
-            assert await low.is_dry()
+            await low.is_dry()
 
 
 async def test_who_cannot_reach_the_owner_stands_by(mp: Milepost, nodes: Nodes) -> None:
-    owner, other = nodes(2)
+    owner, other = await nodes(2)
     async with talking(owner.address) as first:
         await first.hello()
         async with talking(other.address) as second:
@@ -115,7 +128,7 @@ async def test_who_cannot_reach_the_owner_stands_by(mp: Milepost, nodes: Nodes) 
             [delivery] = await first.take(1)
             await first.say("settle", ref=1, ack=[delivery["id"]])
             await first.expect("settled", ref=1)
-            assert await second.is_dry()
+            await second.is_dry()
             await first.say("leave")
             await first.closed()
             await second.expect("standby", standby=False)
@@ -124,7 +137,7 @@ async def test_who_cannot_reach_the_owner_stands_by(mp: Milepost, nodes: Nodes) 
 
 
 async def test_behind_a_library_consumer_clients_stand_by(mp: Milepost, nodes: Nodes) -> None:
-    [server] = nodes(1)
+    [server] = await nodes(1)
     async with mp.consumer("shipping") as consumer:
         async with consuming(server.address) as talk:
             assert talk.welcome["standby"] is True
@@ -140,12 +153,12 @@ async def test_behind_a_library_consumer_clients_stand_by(mp: Milepost, nodes: N
 async def test_who_comes_everywhere_at_the_same_moment_ends_in_one_place(
     mp: Milepost, nodes: Nodes, follow: Follow
 ) -> None:
-    servers = nodes(2)
-    for first in range(0, 80, 20):
+    servers = await nodes(2)
+    for first in range(0, 20, 10):
         followers = [follow(servers, first=n % 2) for n in range(6)]
         await until(all_welcome(followers))
-        await orders(mp, 20, first=first)
-        await until(got(*followers)(set(range(first, first + 20))))
+        await orders(mp, 10, first=first)
+        await until(got(*followers)(set(range(first, first + 10))))
         await until(all_in_one_place(followers))
         assert not any(follower.standby for follower in followers)
         for follower in followers:
@@ -154,12 +167,12 @@ async def test_who_comes_everywhere_at_the_same_moment_ends_in_one_place(
 
 
 async def test_stopped_another_goes_on_and_nothing_comes_twice(mp: Milepost, nodes: Nodes, follow: Follow) -> None:
-    servers = nodes(2)
+    servers = await nodes(2)
     followers = [follow(servers) for _ in range(3)]
     await until(all_welcome(followers))
     await orders(mp, 30)
     await until(got(*followers)({10}))
-    assert await asyncio.to_thread(servers[0].end) == (0, "")
+    await servers[0].end()
     await orders(mp, 30, first=30)
     await until(got(*followers)(set(range(60))))
     await until(settled(mp))
@@ -168,9 +181,10 @@ async def test_stopped_another_goes_on_and_nothing_comes_twice(mp: Milepost, nod
     assert all(follower.path[-1] == servers[1].address for follower in followers)
 
 
+@pytest.mark.shard("processes")
 @pytest.mark.parametrize("lease", [LEASE])
-async def test_killed_another_takes_over(mp: Milepost, nodes: Nodes, follow: Follow) -> None:
-    servers = nodes(2)
+async def test_killed_another_takes_over(mp: Milepost, processes: Processes, follow: Follow) -> None:
+    servers = processes(2)
     followers = [follow(servers) for _ in range(3)]
     await until(all_welcome(followers))
     await orders(mp, 30)
@@ -181,12 +195,13 @@ async def test_killed_another_takes_over(mp: Milepost, nodes: Nodes, follow: Fol
     await until(settled(mp))
 
 
+@pytest.mark.shard("processes")
 @pytest.mark.parametrize("lease", [LEASE])
 async def test_three_killed_stopped_and_started_again_under_load(
-    mp: Milepost, nodes: Nodes, follow: Follow, start_server: StartServer
+    mp: Milepost, processes: Processes, follow: Follow, start_server: StartServer
 ) -> None:
     """Whatever happens to servers: everything comes, and again only what was open or not written yet."""
-    servers = nodes(3)
+    servers = processes(3)
     addresses = [server.address for server in servers]
     followers = [follow(servers, first=n % 3, routes=[{"capacity": 5}]) for n in range(6)]
     count = 0
