@@ -106,7 +106,8 @@ class Copy:
             env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            text=True,
+            encoding="utf-8",
+            errors="backslashreplace",
             timeout=LONGEST,
             check=False,
         )
