@@ -586,11 +586,18 @@ begin
     then
         room := 0;
     end if;
-    select exists (
-               select from :"schema".deliveries d where d.subscription = opened.id and d.head is null) as has_unsure,
-           exists (
-               select from :"schema".deliveries d
-               where d.subscription = opened.id and d.state = 'waiting' and d.head) as has_ready,
+    -- In the order of an index each: by what was there when it was planned, any index would do to see whether there is
+    -- one, and the wrong one is read from its beginning to its end.
+    select (
+               select true from :"schema".deliveries d
+               where d.subscription = opened.id and d.head is null
+               order by d.key limit 1
+           ) is not null as has_unsure,
+           (
+               select true from :"schema".deliveries d
+               where d.subscription = opened.id and d.state = 'waiting' and d.head
+               order by d."position" limit 1
+           ) is not null as has_ready,
            (
                select d.due from :"schema".deliveries d
                where d.subscription = opened.id and d.state = 'retrying' and d.head
