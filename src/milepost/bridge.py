@@ -17,6 +17,9 @@ from milepost.log.database import end
 P = ParamSpec("P")
 R = TypeVar("R")
 
+SIGNAL_CHECK_SECONDS = 0.1
+"""How often a blocked main thread looks whether another thread was given a signal."""
+
 CLOSED = "sync, or the event loop it uses, was closed meanwhile: call it again"
 
 
@@ -216,7 +219,7 @@ class _HeldBlock:
 
     def wait_for_entry(self, holding: Future[None]) -> None:
         """Waits until the block has begun; raises what kept it from that."""
-        wait([self._entered, holding], return_when=FIRST_COMPLETED)
+        _wait_for_any([self._entered, holding])
         if not self._entered.done():
             _result(holding)
 
@@ -373,9 +376,21 @@ def _submit(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) 
 
 def _result(future: Future[R]) -> R:
     try:
+        _wait_for_any([future])
         return future.result()
     except CancelledError:
         raise MilepostError(CLOSED) from None
+
+
+def _wait_for_any(futures: list[Future[Any]]) -> None:
+    """Wait until one is done. In the main thread, handlers of signals run meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        wait(futures, return_when=FIRST_COMPLETED)
+        return
+    # Handlers run in the main thread alone. While it is blocked it notices a signal only if the system gave it to
+    # this thread, and the system may give it to any.
+    while not wait(futures, SIGNAL_CHECK_SECONDS, return_when=FIRST_COMPLETED).done:
+        pass
 
 
 def _refuse_own_loop(loop: asyncio.AbstractEventLoop | None) -> None:

@@ -446,6 +446,38 @@ except KeyboardInterrupt:
     assert process.communicate(timeout=60) == ("interrupted, at 1\n", "")
 
 
+class Interrupted(BaseException):
+    """What the handler of a signal raises."""
+
+
+def test_a_signal_that_another_thread_was_given_ends_the_wait(sync: SyncMilepost) -> None:
+    """The system gives a process's signal to any thread; its handler runs in the main one, which waits."""
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(number: int, frame: object) -> None:
+        raise Interrupted
+
+    def waits() -> bool:
+        frame = sys._current_frames().get(main)
+        return frame is not None and frame.f_code.co_filename == threading.__file__
+
+    def give_it_to_this_thread() -> None:
+        until(waits)
+        time.sleep(0.05)  # by now it is asleep, and not about to be; without this the test passes all the same
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupt)
+    other = threading.Thread(target=give_it_to_this_thread)
+    try:
+        with sync, pytest.raises(Interrupted):
+            other.start()
+            next(sync.follow(after=NOW))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        other.join()
+
+
 def test_a_forked_process_opens_for_itself(start: Callable[[str], subprocess.Popen[str]]) -> None:
     """As under a server or a queue that forks its workers after the program was loaded."""
     process = start("""
