@@ -376,7 +376,8 @@ def _submit(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) 
 
 def _result(future: Future[R]) -> R:
     try:
-        _wait_for_any([future])
+        if threading.current_thread() is threading.main_thread():
+            _wait_for_any([future])
         return future.result()
     except CancelledError:
         raise MilepostError(CLOSED) from None
