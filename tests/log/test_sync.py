@@ -425,11 +425,14 @@ caught_up.wait()
 
 def test_interrupting_a_following(start: Callable[[str], subprocess.Popen[str]]) -> None:
     process = start("""
-from concurrent.futures import Future
+from concurrent.futures import wait
 def tell_when_it_waits():
-    def where():
-        return sys._current_frames()[threading.main_thread().ident]
-    while (frame := where()).f_back is None or frame.f_back.f_code is not Future.result.__code__:
+    def waits():
+        frame = sys._current_frames()[threading.main_thread().ident]
+        while frame is not None and frame.f_code is not wait.__code__:
+            frame = frame.f_back
+        return frame is not None
+    while not waits():
         pass
     print("waiting", flush=True)
 
