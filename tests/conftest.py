@@ -35,7 +35,7 @@ def pytest_configure() -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return two workers for each core: half of the time of most tests is waiting for processes and servers."""
+    """Return two workers for each core: many tests wait for processes and servers."""
     return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or 2 * (os.cpu_count() or 1))
 
 
@@ -114,7 +114,7 @@ def prepared_transactions(database_url: str) -> None:
 
 @pytest.fixture
 def clean_schema(schema_pools: dict[str, SchemaPool]) -> Iterator[Callable[[str], str]]:
-    """Gives a migrated schema that nothing has been written to, on a server, for this test alone."""
+    """Return a function that gives this test a migrated schema that nothing has been written to, on a server."""
     with ExitStack() as stack:
 
         def clean_schema(url: str) -> str:

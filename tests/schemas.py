@@ -33,7 +33,7 @@ class ConnectionLost(Exception):
 
 @dataclass
 class SchemaPool:
-    """The schemas of one database. A test gets one that nothing has been written to, in a few milliseconds."""
+    """The schemas of one database. Each test gets one that nothing has been written to."""
 
     url: str
     free: list[str] = field(default_factory=list)

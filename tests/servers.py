@@ -72,7 +72,7 @@ class Server:
 
     @contextmanager
     def _template(self) -> Iterator[Path]:
-        """A data directory that `initdb` made once for these programs. Copying takes a tenth of the time."""
+        """A data directory that `initdb` made once for these programs: a copy is sooner there than a new one."""
         made_by = f"{self.binaries} {(self.binaries / 'initdb').stat().st_mtime_ns} {self._as.get('user')}"
         cache = Path(tempfile.gettempdir(), f"mp-clusters-{os.getuid()}")
         cache.mkdir(mode=0o755, exist_ok=True)

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SIGNAL_CHECK_SECONDS = 0.1
-"""How often a blocked main thread looks whether another thread was given a signal."""
+"""Pause between two checks of a blocked main thread for signals that another thread received."""
 
 CLOSED = "sync, or the event loop it uses, was closed meanwhile: call it again"
 
