@@ -188,7 +188,8 @@ async def test_a_reader_that_finds_much_whenever_it_looks_makes_nobody_tell_of_i
     async with make_mp() as appender:
 
         async def append_first() -> None:
-            if wakeups.listening and len(marked) < 20:
+            await wakeups.probed()
+            if len(marked) < 20:
                 marked.append(await marks(mp) != [])
                 await appender.append("a-1", [M] * count)
             await sample()

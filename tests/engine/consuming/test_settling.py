@@ -50,7 +50,7 @@ async def test_retry_comes_again_as_the_policy_says(mp: Milepost) -> None:
                 await until(lambda: _has_failed(mp, attempt))  # noqa: B023
                 [row] = [each async for each in mp.manage("shipping").deliveries()]
                 assert row.due is not None
-                assert (row.due - row.since).total_seconds() == pytest.approx(0.3)
+                assert (row.due - row.since).total_seconds() == pytest.approx(0.3, abs=1e-5)
         await until(lambda: _is(mp, {1: "parked"}))
     [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
     assert (parked.reason, parked.attempts, parked.consumer) == ("the printer is out of paper", 3, consumer.name)
