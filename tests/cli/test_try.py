@@ -226,7 +226,7 @@ def test_everything_is_told_and_rolled_back(
         ("parks", 1, ["raised after", "would be parked: odd"]),
         ("skips", 0, ["would be skipped: old"]),
         ("puts off", 1, ["would be tried again in 60.0 s, and this counts as no attempt: closed"]),
-        ("waits", 1, ["timed out after 0.2 s", "would be tried again in 5.0 s: TimedOut"]),
+        ("waits", 1, ["timed out after 2 s", "would be tried again in 5.0 s: TimedOut"]),
         ("expects", 1, ["its transaction cannot be committed", "WrongVersion: stream 'order-1' is at version 1"]),
         ("defers", 1, ["its transaction cannot be committed", "ForeignKeyViolation"]),
     ],
@@ -241,7 +241,7 @@ def test_each_way_to_end(
     said: Sequence[str],
 ) -> None:
     if how == "waits":
-        monkeypatch.setenv("TIMEOUT", "0.2")
+        monkeypatch.setenv("TIMEOUT", "2")
     position = place(log, how)
     before = contents()
     outcome = tries("balances", position)

@@ -111,7 +111,7 @@ async def _has(both: Both, expected: dict[int, tuple[State, str]]) -> bool:
 @pytest.mark.parametrize("looks", [True, False])
 async def test_one_that_hangs_costs_others_nothing(both: Both, looks: bool) -> None:
     """It has six times what stalls the subscription, should it fail, and settles none of it."""
-    await both.create_subscription("shipping", timeout=2, stall_after=50, retry=Retry(delay=3600))
+    await both.create_subscription("shipping", timeout=4, stall_after=50, retry=Retry(delay=3600))
     await both.append("order-1", [order(n) for n in range(300)])
     async with a_consumer(both, capacity=300) as hanging:
         await until(lambda: _has_all(hanging, 300))

@@ -9,6 +9,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from engine.consuming.taking import until
 from milepost import Milepost
 from milepost.server import serving
 from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
@@ -162,25 +163,22 @@ class TestHeads:
         assert problem_in(answer)
 
 
-async def test_too_many_connections(start_server: StartServer) -> None:
-    server = start_server(connections=3)
+async def test_too_many_connections(serve: Serve) -> None:
+    # A server looks whether it is reached where it says it is: one more connection, which goes elsewhere here.
+    server = await serve(connections=3, advertise="http://127.0.0.1:1")
+    traffic = server.app.traffic
     idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
     try:
-        # They are counted a moment after they came. An answer can be cut off by what its connection had not read.
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(problem_or_done, server.port) != TOO_MANY.slug:
-                await asyncio.sleep(0.05)
+        await until(lambda: traffic.connections == 3)
+        # An answer can be cut off by what its connection had not read.
+        answer = await asyncio.to_thread(send, server.port, b"")
+        assert problem_in(answer) == TOO_MANY.slug
     finally:
         for each in idle:
             each.close()
-    async with asyncio.timeout(60):
-        while await asyncio.to_thread(problem_or_done, server.port) is not None:
-            await asyncio.sleep(0.05)
-
-
-def problem_or_done(port: int) -> str | None:
-    answer = send(port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    return None if answer.startswith(b"HTTP/1.1 200 ") else problem_in(answer) if answer else "nothing"
+    await until(lambda: traffic.connections == 0)
+    async with server.client() as client:
+        assert (await client.get("/healthz")).status_code == 200
 
 
 async def test_requests_after_each_other_on_one_connection(serve: Serve) -> None:
