@@ -6,6 +6,9 @@ READY := $(VENV)/.ready
 WORK ?=
 SHARD ?= all
 
+# Tests start many processes: each would compile again what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-all check bench clean
 
 demo: $(READY)  ## an embedded PostgreSQL, a small shop, the console, and a live table in the terminal
