@@ -299,20 +299,17 @@ class PostgresProgress:
     async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner. What it says of failures is counted; whether they stall is for the next."""
         try:
-            await self._release(held, exchange)
+            if exchange is None or exchange.write is None:
+                with refusals():
+                    parameters = _named(held) | {"worker": held.worker}
+                    if not await self._database.execute(self._statements.get("release"), parameters):
+                        raise stale()
+                return
+            await self._exchange(self._database, held, exchange.write, None, released=True)
         except Stale:
             await self._let_go(held)
             raise
         await self._let_go(held)
-
-    async def _release(self, held: Held, exchange: Exchange[Any] | None) -> None:
-        if exchange is not None and exchange.write is not None:
-            await self._exchange(self._database, held, exchange.write, None, released=True)
-            return
-        with refusals():
-            rows = await self._database.execute(self._statements.get("release"), _named(held))
-        if not rows:
-            raise stale()
 
     async def _let_go(self, held: Held) -> None:
         parameters = {"subscription": held.subscription, "lane": held.lane, "worker": held.worker}
