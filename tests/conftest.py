@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -97,6 +98,13 @@ def schema_pools() -> Iterator[dict[str, SchemaPool]]:
         pool.close()
 
 
+@pytest.fixture(scope="session")
+def second_database() -> Iterator[Callable[[str], str]]:
+    """Return a function that gives the second database of a server."""
+    with ExitStack() as stack:
+        yield cache(lambda url: stack.enter_context(own_database(url)))
+
+
 @pytest.fixture
 def database_url(embedded_url: str) -> str:
     """The server that a test runs on; tests of the log override it to run on several."""
@@ -128,6 +136,26 @@ def clean_schema(schema_pools: dict[str, SchemaPool]) -> Iterator[Callable[[str]
 def schema(database_url: str, clean_schema: Callable[[str], str]) -> str:
     """A clean schema on the test's server."""
     return clean_schema(database_url)
+
+
+@pytest.fixture
+def second_url(
+    database_url: str,
+    schema: str,
+    schema_pools: dict[str, SchemaPool],
+    second_database: Callable[[str], str],
+) -> Iterator[str]:
+    """Return the address of a database beside that of the log, for progress: its schema is clean, too."""
+    url = second_database(database_url)
+    with schema_pools.setdefault(url, SchemaPool(url)).schema(schema):
+        yield url
+
+
+@pytest.fixture
+def empty_url(database_url: str) -> Iterator[str]:
+    """Return the address of a database in which Milepost is not installed."""
+    with own_database(database_url) as url:
+        yield url
 
 
 @pytest.fixture

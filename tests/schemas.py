@@ -42,10 +42,18 @@ class SchemaPool:
     connection: Connection | None = None
 
     @contextmanager
-    def schema(self) -> Iterator[str]:
-        """A clean schema until the end of the block. Connections that the block leaves behind are ended."""
+    def schema(self, name: str | None = None) -> Iterator[str]:
+        """A clean schema until the end of the block, of this name if that matters.
+
+        Connections that the block leaves behind are ended.
+        """
         connection = self._connected()
-        name = self.free.pop() if self.free else self._create(connection)
+        if name is None:
+            name = self.free[-1] if self.free else f"t_{uuid4().hex[:12]}"
+        if name in self.free:
+            self.free.remove(name)
+        else:
+            self._create(connection, name)
         began = connection.execute("select clock_timestamp()").fetchone()
         yield name
         connection = self._connected()
@@ -67,15 +75,13 @@ class SchemaPool:
         if self.connection is not None:
             self.connection.close()
 
-    def _create(self, connection: Connection) -> str:
-        name = f"t_{uuid4().hex[:12]}"
+    def _create(self, connection: Connection, name: str) -> None:
         connection.execute(log_schema.printable(name).encode())
         try:
             self.fingerprints[name] = self._reset(connection, name)
         except psycopg.Error:
             drop_schema(self.url, name)
             raise
-        return name
 
     def _reset(self, connection: Connection, name: str) -> str:
         connection.execute(sql.SQL("set tests.schema = {}").format(name))
@@ -110,7 +116,8 @@ def own_database(url: str) -> Iterator[str]:
     name = sql.Identifier(f"test_{os.getpid()}_{uuid4().hex[:6]}")
     with closing(psycopg.connect(url, autocommit=True)) as connection:
         connection.execute(sql.SQL("create database {}").format(name))
-        yield make_conninfo(url, dbname=name.as_string().strip('"'))
+    yield make_conninfo(url, dbname=name.as_string().strip('"'))
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
         connection.execute(sql.SQL("drop database {} with (force)").format(name))
 
 

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import sleep
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from cli.program import Outcome, Run, Start
 from milepost import Message, Milepost, NewMessage, Park, Retry
@@ -486,15 +484,10 @@ class TestClock:
 
 class TestAnotherDatabase:
     @pytest.fixture
-    def other_url(self, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    def other_url(self, second_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
         """A second database, which the environment names for progress."""
-        name = f"app_{uuid4().hex[:12]}"
-        with psycopg.connect(database_url, autocommit=True) as connection:
-            connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-            url = make_conninfo(database_url, dbname=name)
-            monkeypatch.setenv("MILEPOST_PROGRESS", url)
-            yield url
-            connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+        monkeypatch.setenv("MILEPOST_PROGRESS", second_url)
+        return second_url
 
     @pytest.fixture
     def shop(self, other_url: str, make_mp: MakeMilepost) -> Milepost:
@@ -515,7 +508,7 @@ class TestAnotherDatabase:
         outcome = run("doctor", "--json")
         found = finding(outcome, "progress")
         assert found["verdict"] == "ok"
-        assert found["finding"].startswith("database app_")
+        assert found["finding"].startswith("database test_")
         assert found["finding"].endswith("follows this log")
         assert "shop/invoices has 1 parked" in finding(outcome, "parked")["finding"]
         assert finding(outcome, "lanes")["subject"] == "shop/invoices"
@@ -538,7 +531,8 @@ class TestAnotherDatabase:
         assert findings(outcome, "workers") == []
         assert verdicts(outcome)["log"] == "ok"
 
-    def test_it_has_no_schema(self, run: Run, other_url: str) -> None:
+    def test_it_has_no_schema(self, run: Run, empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("MILEPOST_PROGRESS", empty_url)
         run("schema", "migrate").done()
         outcome = run("doctor", "--json")
         found = finding(outcome, "progress")

@@ -2,12 +2,8 @@
 
 import asyncio
 from typing import Any
-from uuid import uuid4
 
-import psycopg
 import pytest
-from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from milepost import MemoryProgress, Message, Milepost, MilepostError, NewMessage, Park, Retry, UnknownSubscription
 from milepost.engine import deliveries as engine_deliveries
@@ -303,21 +299,17 @@ async def test_progress_outside_of_postgresql(make_mp: MakeMilepost) -> None:
             _ = [d async for d in mp.manage("invoices").deliveries()]
 
 
-async def test_progress_in_another_database(make_mp: MakeMilepost, database_url: str) -> None:
-    name = f"app_{uuid4().hex[:12]}"
-    async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as connection:
-        await connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        async with make_mp(progress=make_conninfo(database_url, dbname=name)) as mp:
-            shop = Shop(mp)
-            await shop.append("odd", "even")
-            await shop.run()
-            assert [(d.position, d.message and d.message.type) for d in await shop.listed()] == [
-                (1, "odd"),
-                (2, "even"),
-            ]
-            assert (await shop.managed.skip(all=True)).moved == 1
-            assert await shop.run() == [2]
-        await connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
+async def test_progress_in_another_database(make_mp: MakeMilepost, second_url: str) -> None:
+    async with make_mp(progress=second_url) as mp:
+        shop = Shop(mp)
+        await shop.append("odd", "even")
+        await shop.run()
+        assert [(d.position, d.message and d.message.type) for d in await shop.listed()] == [
+            (1, "odd"),
+            (2, "even"),
+        ]
+        assert (await shop.managed.skip(all=True)).moved == 1
+        assert await shop.run() == [2]
 
 
 def test_from_code_that_is_not_async(make_mp: MakeMilepost) -> None:

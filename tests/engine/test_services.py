@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
-from uuid import uuid4
 
 import psycopg
 import pytest
 from psycopg import sql
-from psycopg.conninfo import make_conninfo
 
 from milepost import (
     AdvisoryLeases,
@@ -47,20 +45,10 @@ LEASES: dict[str, Callable[[], Leases | None]] = {
 
 
 @pytest.fixture
-def other_url(database_url: str) -> Iterator[str]:
-    """The application's own database, beside that of the log."""
-    name = f"app_{uuid4().hex[:12]}"
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-        yield make_conninfo(database_url, dbname=name)
-        connection.execute(sql.SQL("drop database {} with (force)").format(sql.Identifier(name)))
-
-
-@pytest.fixture
 def progress(request: pytest.FixtureRequest) -> str | Progress | None:
     """A way to keep progress."""
     if request.param == "other database":
-        return str(request.getfixturevalue("other_url"))
+        return str(request.getfixturevalue("second_url"))
     return MemoryProgress() if request.param == "memory" else None
 
 
@@ -159,7 +147,8 @@ async def test_programs_share_the_lanes_by_every_kind_of_leases(
     def program(number: int) -> Milepost:
         mp = make_mp(leases=leases)
 
-        @mp.subscription("shared", category="order", lanes=8, lease=60)
+        # Each of four lanes has some of the ten streams; of eight, half have none.
+        @mp.subscription("shared", category="order", lanes=4, lease=60)
         async def handle(message: Message[Any]) -> None:
             seen[number].append(message.position)
             if len(seen) < 2:
@@ -246,8 +235,8 @@ async def test_a_loop_that_is_blocked_for_longer_than_the_lease_loses_nothing(
 # Progress in another database
 
 
-async def test_all_of_progress_is_in_the_second_database(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = make_mp(progress=other_url)
+async def test_all_of_progress_is_in_the_second_database(make_mp: MakeMilepost, second_url: str) -> None:
+    mp = make_mp(progress=second_url)
 
     @mp.subscription("all", category="order", lanes=3)
     async def handle(message: Message[Any]) -> None:
@@ -261,17 +250,17 @@ async def test_all_of_progress_is_in_the_second_database(make_mp: MakeMilepost, 
                          (select count(*) from {0}.lanes where owner is not null)"""
         statement = kept.replace("{0}", f'"{mp.settings["schema"].value}"')
         async with asyncio.timeout(60):
-            while await rows_in(other_url, mp, statement) != [(1, 1, 1, 3, 3)]:
+            while await rows_in(second_url, mp, statement) != [(1, 1, 1, 3, 3)]:
                 await asyncio.sleep(0.01)
         assert await rows_in(mp.url, mp, statement) == [(0, 0, 0, 0, 0)]
-        assert await rows_in(other_url, mp, "select count(*) from {}.messages") == [(0,)]
+        assert await rows_in(second_url, mp, "select count(*) from {}.messages") == [(0,)]
 
 
 @pytest.mark.parametrize("pool_size", [1, 8])
 async def test_a_transaction_is_the_second_databases(
-    make_mp: MakeMilepost, other_url: str, pool_size: int
+    make_mp: MakeMilepost, second_url: str, pool_size: int
 ) -> None:
-    mp = make_mp(progress=other_url, pool_size=pool_size)
+    mp = make_mp(progress=second_url, pool_size=pool_size)
     insert: Any = qualified("insert into {}.effects values (%s)", mp)
 
     @mp.subscription("effects", category="order", retry=Retry.never)
@@ -281,14 +270,14 @@ async def test_a_transaction_is_the_second_databases(
             raise ValueError("seven")
 
     async with mp:
-        await rows_in(other_url, mp, "create table {}.effects (n bigint)")
+        await rows_in(second_url, mp, "create table {}.effects (n bigint)")
         await fill(mp, 100, streams=20)
         report = await mp.run_until_idle(errors="park")
         assert (report["effects"].handled, report["effects"].failed) == (95, 1)
         assert (await mp.run_until_idle())["effects"].handled == 0
-    found = await rows_in(other_url, mp, "select n from {}.effects order by n")
+    found = await rows_in(second_url, mp, "select n from {}.effects order by n")
     assert [n for (n,) in found] == [n for n in range(100) if n % 20 != 7]
-    states = await rows_in(other_url, mp, "select state, count(*) from {}.deliveries group by 1 order by 1")
+    states = await rows_in(second_url, mp, "select state, count(*) from {}.deliveries group by 1 order by 1")
     assert states == [("parked", 1), ("waiting", 4)]
 
 
@@ -330,9 +319,9 @@ def test_another_append_is_not_mistaken_for_one(make_mp: MakeMilepost) -> None:
 
 
 @pytest.mark.parametrize("many", [False, True])
-async def test_nothing_is_appended_where_progress_is(make_mp: MakeMilepost, other_url: str, many: bool) -> None:
+async def test_nothing_is_appended_where_progress_is(make_mp: MakeMilepost, second_url: str, many: bool) -> None:
     """Its schema has the tables of a log too, and nobody would read what is there."""
-    mp = make_mp(progress=other_url)
+    mp = make_mp(progress=second_url)
 
     @mp.subscription("receipts", category="order")
     async def handle(message: Message[Any], tx: Transaction) -> None:
@@ -345,7 +334,7 @@ async def test_nothing_is_appended_where_progress_is(make_mp: MakeMilepost, othe
         await fill(mp, 1)
         with pytest.raises(LogMismatch, match="another database than the log's"):
             await mp.run_until_idle()
-        assert await rows_in(other_url, mp, "select * from {}.messages") == []
+        assert await rows_in(second_url, mp, "select * from {}.messages") == []
         async with await psycopg.AsyncConnection.connect(mp.url) as connection:
             await mp.append("receipt-1", NewMessage("due"), connection=connection)
         with psycopg.connect(mp.url) as blocking:
@@ -353,8 +342,10 @@ async def test_nothing_is_appended_where_progress_is(make_mp: MakeMilepost, othe
         assert await mp.last("receipt-1") == 2
 
 
-async def test_an_append_that_cannot_be_seen_is_refused_when_called(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = make_mp(progress=other_url)
+async def test_an_append_that_cannot_be_seen_is_refused_when_called(
+    make_mp: MakeMilepost, second_url: str
+) -> None:
+    mp = make_mp(progress=second_url)
     runs = []
 
     async def receipt(tx: Transaction) -> None:
@@ -376,25 +367,25 @@ async def test_an_append_that_cannot_be_seen_is_refused_when_called(make_mp: Mak
     assert (info.parked, info.retrying) == (1, 0)
 
 
-async def test_the_second_database_is_migrated_as_the_option_says(make_mp: MakeMilepost, other_url: str) -> None:
+async def test_the_second_database_is_migrated_as_the_option_says(make_mp: MakeMilepost, empty_url: str) -> None:
     async with make_mp():
         pass
     with pytest.raises(SchemaMismatch, match="the database of progress: .*milepost schema migrate"):
-        await make_mp(progress=other_url, migrate="check").__aenter__()
-    async with make_mp(progress=other_url):
+        await make_mp(progress=empty_url, migrate="check").__aenter__()
+    async with make_mp(progress=empty_url):
         pass
-    async with make_mp(progress=other_url, migrate="check"):
+    async with make_mp(progress=empty_url, migrate="check"):
         pass
 
 
 @pytest.mark.parametrize("is_second", [True, False])
 async def test_a_schema_that_is_missing_is_named_when_nobody_looked_before(
-    make_mp: MakeMilepost, unused_schema: str, other_url: str, is_second: bool
+    make_mp: MakeMilepost, unused_schema: str, second_url: str, is_second: bool
 ) -> None:
     if is_second:
         async with make_mp(schema=unused_schema):
             pass
-    mp = idle(make_mp(schema=unused_schema, progress=other_url if is_second else None, migrate="off"))
+    mp = idle(make_mp(schema=unused_schema, progress=second_url if is_second else None, migrate="off"))
     with pytest.raises(SchemaMismatch, match="milepost schema migrate"):
         await mp.run_until_idle()
 
@@ -409,22 +400,22 @@ def idle(mp: Milepost) -> Milepost:
     return mp
 
 
-async def test_progress_is_of_one_log(make_mp: MakeMilepost, other_url: str, database_url: str) -> None:
-    async with make_mp(progress=other_url) as mp:
+async def test_progress_is_of_one_log(make_mp: MakeMilepost, second_url: str, database_url: str) -> None:
+    async with make_mp(progress=second_url) as mp:
         await idle(mp).run_until_idle()
     # The second database has a log of its own, and another program wants to follow that.
     with pytest.raises(LogMismatch, match="the progress of another log"):
-        await idle(make_mp(url=other_url)).run_until_idle()
+        await idle(make_mp(url=second_url)).run_until_idle()
     with psycopg.connect(database_url, autocommit=True) as connection:
         connection.execute(sql.SQL("drop schema {} cascade").format(sql.Identifier(mp.settings["schema"].value)))
     with pytest.raises(LogMismatch, match="the progress of another log"):
-        await make_mp(progress=other_url).__aenter__()
+        await make_mp(progress=second_url).__aenter__()
 
 
-async def test_progress_that_follows_its_own_log_takes_no_other(make_mp: MakeMilepost, other_url: str) -> None:
-    await idle(make_mp(url=other_url)).run_until_idle()
+async def test_progress_that_follows_its_own_log_takes_no_other(make_mp: MakeMilepost, second_url: str) -> None:
+    await idle(make_mp(url=second_url)).run_until_idle()
     with pytest.raises(LogMismatch, match="the progress of another log"):
-        await make_mp(progress=other_url).__aenter__()
+        await make_mp(progress=second_url).__aenter__()
 
 
 async def go_back(mp: Milepost, position: int) -> None:
@@ -439,21 +430,21 @@ async def go_back(mp: Milepost, position: int) -> None:
         await rows_in(mp.url, mp, statement)
 
 
-async def test_a_log_that_went_back_is_noticed_at_the_start(make_mp: MakeMilepost, other_url: str) -> None:
-    async with make_mp(progress=other_url) as mp:
+async def test_a_log_that_went_back_is_noticed_at_the_start(make_mp: MakeMilepost, second_url: str) -> None:
+    async with make_mp(progress=second_url) as mp:
         await fill(mp, 20)
         await idle(mp).run_until_idle()
     await go_back(mp, 12)
     with pytest.raises(LogMismatch, match="went back: it had come to position 20 and is at 12.*restore"):
-        await make_mp(progress=other_url).__aenter__()
+        await make_mp(progress=second_url).__aenter__()
     async with make_mp() as without_progress:
         await fill(without_progress, 20)
     with pytest.raises(LogMismatch, match="went back: the message at position 20 is another one"):
-        await make_mp(progress=other_url).__aenter__()
+        await make_mp(progress=second_url).__aenter__()
 
 
-async def test_a_log_that_went_back_behind_a_start_is_noticed(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = make_mp(progress=other_url)
+async def test_a_log_that_went_back_behind_a_start_is_noticed(make_mp: MakeMilepost, second_url: str) -> None:
+    mp = make_mp(progress=second_url)
 
     @mp.subscription("new", category="order", start="now")
     async def handle(message: Message[Any]) -> None:
@@ -464,11 +455,11 @@ async def test_a_log_that_went_back_behind_a_start_is_noticed(make_mp: MakeMilep
     await mp.run_until_idle()
     await go_back(mp, 12)
     with pytest.raises(LogMismatch, match="went back"):
-        await make_mp(progress=other_url).__aenter__()
+        await make_mp(progress=second_url).__aenter__()
 
 
-async def test_a_start_beyond_the_log_is_no_sign_of_that(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = make_mp(progress=other_url)
+async def test_a_start_beyond_the_log_is_no_sign_of_that(make_mp: MakeMilepost, second_url: str) -> None:
+    mp = make_mp(progress=second_url)
     seen = []
 
     @mp.subscription("later", category="order", start=15)
@@ -484,9 +475,9 @@ async def test_a_start_beyond_the_log_is_no_sign_of_that(make_mp: MakeMilepost, 
 
 @pytest.mark.parametrize("appended", [0, 20], ids=["behind", "grown again"])
 async def test_a_log_that_went_back_is_noticed_while_a_program_runs(
-    make_mp: MakeMilepost, other_url: str, appended: int
+    make_mp: MakeMilepost, second_url: str, appended: int
 ) -> None:
-    mp = idle(make_mp(progress=other_url))
+    mp = idle(make_mp(progress=second_url))
     with pytest.raises(LogMismatch, match="went back"):
         async with mp, mp.running(grace=1):
             # Nobody tells of it where nothing is appended.
@@ -499,13 +490,13 @@ async def test_a_log_that_went_back_is_noticed_while_a_program_runs(
             await fill(mp, appended)
             async with asyncio.timeout(60):
                 await asyncio.Event().wait()
-    assert await rows_in(other_url, mp, "select max(position) from {}.cursors") == [(20,)]
+    assert await rows_in(second_url, mp, "select max(position) from {}.cursors") == [(20,)]
 
 
 async def test_another_life_of_the_server_that_lost_nothing_ends_nothing(
-    make_mp: MakeMilepost, other_url: str
+    make_mp: MakeMilepost, second_url: str
 ) -> None:
-    mp = make_mp(progress=other_url)
+    mp = make_mp(progress=second_url)
     seen = []
 
     @mp.subscription("all", category="order", lanes=2)
@@ -521,8 +512,8 @@ async def test_another_life_of_the_server_that_lost_nothing_ends_nothing(
     assert sorted(set(seen)) == list(range(1, 41))
 
 
-async def test_no_cursor_is_beyond_what_is_remembered_of_the_log(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = make_mp(progress=other_url)
+async def test_no_cursor_is_beyond_what_is_remembered_of_the_log(make_mp: MakeMilepost, second_url: str) -> None:
+    mp = make_mp(progress=second_url)
     seen = []
 
     @mp.subscription("all", category="order", lanes=4, checkpoint=Checkpoint(seconds=0.01))
@@ -539,10 +530,10 @@ async def test_no_cursor_is_beyond_what_is_remembered_of_the_log(make_mp: MakeMi
             written = 0
             async with asyncio.timeout(60):
                 while written <= 10 * number:
-                    [(is_covered, are_few, written)] = await rows_in(other_url, mp, statement)
+                    [(is_covered, are_few, written)] = await rows_in(second_url, mp, statement)
                     assert (is_covered, are_few) == (True, True)
         await until(lambda: len(seen) == 100)
-    ((horizon, position),) = await rows_in(other_url, mp, "select horizon, position from {}.followed")
+    ((horizon, position),) = await rows_in(second_url, mp, "select horizon, position from {}.followed")
     assert (horizon, position) == (100, 100)
 
 
@@ -585,8 +576,8 @@ def test_the_environment_names_the_database_of_progress(monkeypatch: pytest.Monk
     assert Kept.of("postgresql://same", "postgresql://same") is Kept.WITH_THE_LOG
 
 
-def test_without_an_event_loop(make_mp: MakeMilepost, other_url: str) -> None:
-    mp = idle(make_mp(progress=other_url, leases=AdvisoryLeases()))
+def test_without_an_event_loop(make_mp: MakeMilepost, second_url: str) -> None:
+    mp = idle(make_mp(progress=second_url, leases=AdvisoryLeases()))
     with mp.sync:
         mp.sync.append("order-1", NewMessage("placed"))
         assert mp.sync.run_until_idle()["all"].handled == 1

@@ -1,55 +1,25 @@
 """The server as an application: to be run by `milepost serve`, or within another application."""
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
-from typing import Any, get_args
-
-from litestar import Litestar, Router
-from litestar.datastructures import State
-from litestar.di import Provide
-from litestar.openapi import OpenAPIConfig
+from typing import get_args
 
 from milepost.app import Milepost
 from milepost.server.access.doorkeeper import Doorkeeper
 from milepost.server.access.entrance import Access, Entrance
 from milepost.server.access.tokens import Tokens
+from milepost.server.asgi import Application
 from milepost.server.beside import Beside, Pages, Served
-from milepost.server.description import CONFIG, Description
 from milepost.server.gate import Gate
 from milepost.server.hosts import LOCAL_NAMES, address_of
-from milepost.server.http import (
-    consuming,
-    deliveries,
-    describing,
-    filters,
-    following,
-    health,
-    messages,
-    nodes,
-    pulling,
-    subscriptions,
-    tracing,
-)
-from milepost.server.http.admission import admit
-from milepost.server.http.failing import on_error
-from milepost.server.http.request import JsonRequest
+from milepost.server.http import following, health
 from milepost.server.limits import Limits
+from milepost.server.routes import Routes, description
 from milepost.server.stopping import Stopping
 from milepost.server.traffic import Traffic
 from milepost.server.websocket.endpoint import Endpoint
 from milepost.server.websocket.hall import Hall
-
-PARTS: tuple[tuple[str, str, Sequence[Any]], ...] = (
-    ("/v1", "messages", (*messages.HANDLERS, *following.HANDLERS, *tracing.HANDLERS)),
-    ("/v1/subscriptions", "subscriptions", subscriptions.HANDLERS),
-    ("/v1/subscriptions", "deliveries", (*deliveries.HANDLERS, *consuming.HANDLERS)),
-    ("/v1", "pulling", pulling.HANDLERS),
-    ("/v1/filter", "filters", filters.HANDLERS),
-    ("/v1", "nodes", nodes.HANDLERS),
-    ("/", "health", (*health.HANDLERS, *describing.HANDLERS)),
-)
-"""What there is: paths, and what they are about."""
 
 
 class Server(Gate):
@@ -70,7 +40,7 @@ class Server(Gate):
         entrance = Entrance(access, doorkeeper)
         self.traffic = Traffic()
         self.hall = Hall(mp, limits, entrance, self.stopping, self.traffic)
-        provided = {
+        given = {
             "mp": mp,
             "limits": limits,
             "stopping": self.stopping,
@@ -78,15 +48,19 @@ class Server(Gate):
             "hall": self.hall,
             "followers": following.Followers(limits),
             "readiness": health.Readiness(mp, self.stopping),
-            "description": Description(
-                partial(_litestar, mp, {}, openapi_config=CONFIG), asks_for_tokens=access == "tokens"
-            ),
+            "description": description(asks_for_tokens=access == "tokens"),
         }
         site = None
         if pages is not None:
             served = Served(mp=mp, entrance=entrance, doorkeeper=doorkeeper, stopping=self.stopping)
             site = pages(served)
-        inner: Any = _litestar(mp, {**provided, "site": site})
+
+        @asynccontextmanager
+        async def running() -> AsyncIterator[None]:
+            async with mp, self.hall.running(), nullcontext() if site is None else site.running():
+                yield
+
+        inner: Application = Routes(given, running)
         if site is not None:
             inner = Beside(site, inner)
         endpoint = Endpoint(self.hall, entrance, limits)
@@ -133,36 +107,3 @@ def create_app(
 
 def _tokens(mp: Milepost) -> Tokens:
     return Tokens(mp.log.database, mp.settings["schema"].value)
-
-
-PROVIDED = ("mp", "limits", "stopping", "entrance", "hall", "followers", "readiness", "description")
-"""What handlers are given by these names."""
-
-
-def _litestar(mp: Milepost, provided: Mapping[str, Any], openapi_config: OpenAPIConfig | None = None) -> Litestar:
-    @asynccontextmanager
-    async def opened(_: Litestar) -> AsyncIterator[None]:
-        async with mp, AsyncExitStack() as stack:
-            if (hall := provided.get("hall")) is not None:
-                await stack.enter_async_context(hall.running())
-            if (site := provided.get("site")) is not None:
-                await stack.enter_async_context(site.running())
-            yield
-
-    return Litestar(
-        [Router(path, route_handlers=handlers, tags=[about]) for path, about, handlers in PARTS],
-        dependencies={name: _provider(provided.get(name)) for name in PROVIDED},
-        exception_handlers={Exception: on_error},
-        guards=[admit],
-        lifespan=[opened],
-        logging_config=None,
-        openapi_config=openapi_config,
-        request_class=JsonRequest,
-        # The gate looks at that, while the body arrives.
-        request_max_body_size=None,
-        state=State(dict(provided)),
-    )
-
-
-def _provider(value: Any) -> Provide:
-    return Provide(lambda: value, sync_to_thread=False)

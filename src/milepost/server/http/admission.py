@@ -22,7 +22,7 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     refuse_options(connection)
     role = handler.opt["role"]
     if role is not None:
-        entrance: Entrance = connection.app.state.entrance
+        entrance: Entrance = scope["state"]["entrance"]
         scope["state"]["visitor"] = await entrance.visitor(scope, role)
     scope["path_params"] = names(scope["path_params"])
     known = query_names(handler).values()
