@@ -8,7 +8,9 @@ from progress.lanes import taken
 async def place(postgres: PostgresKeeper, subscription: int, barrier: str) -> int | None:
     control = PostgresControl(postgres.database, postgres.schema)
     lanes = [LanePlace(lane=number, position=5) for number in range(2)]
-    return await control.place(subscription, barrier, lanes, {}, above=5, up_to=None, followers=(), since=None)
+    return await control.place(
+        subscription, barrier, lanes, {}, life=None, above=5, up_to=None, followers=(), since=None
+    )
 
 
 async def set_barrier(postgres: PostgresKeeper, subscription: int, barrier: str) -> str:

@@ -379,6 +379,7 @@ class TestCosts:
         return {
             "subscription": held.subscription,
             "lane": held.lane,
+            "life": held.life,
             "epoch": held.epoch,
             "revision": held.revision,
             "writes": moves is not None,
@@ -394,6 +395,7 @@ class TestCosts:
             "patience": "5s",
             "subscriptions": [owner.held.subscription],
             "lanes": [owner.held.lane],
+            "lives": [owner.held.life],
             "epochs": [owner.held.epoch],
             "revisions": [owner.held.revision],
             "positions": [1],

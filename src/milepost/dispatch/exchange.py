@@ -10,6 +10,7 @@ from typing import Generic
 import msgspec
 
 from milepost.dispatch.delivery import Delivery, M, Row
+from milepost.ranges import Ranges
 
 
 class Cursor(msgspec.Struct, frozen=True):
@@ -22,6 +23,10 @@ class Cursor(msgspec.Struct, frozen=True):
     def end(self) -> int:
         """The last position that it passes."""
         return self.ahead[-1][1] if self.ahead else self.position
+
+    def up_to(self, position: int) -> "Cursor":
+        """What of it lies at or below a position."""
+        return Cursor(min(self.position, position), tuple(Ranges(self.ahead).up_to(position)))
 
 
 class Move(msgspec.Struct, frozen=True):

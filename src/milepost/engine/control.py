@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -51,7 +51,10 @@ class Control:
         if database is None:
             raise MilepostError("progress is kept outside of PostgreSQL: it can only be operated where it is kept")
         self._log = place.log
+        self._services = place.services
         self._progress = place.services.progress
+        self._life: UUID | None = None
+        """In which it was begun to look at the subscription."""
         self._control = PostgresControl(database, place.log.statements.schema)
         self._tracing = Tracing(database, place.log.statements.schema)
         self._standing = standing
@@ -79,7 +82,9 @@ class Control:
         """Goes on elsewhere; how many deliveries were forgotten."""
         to = await self._place("to", to)
         async with self.behind_barrier("it is being moved", timeout) as (standing, barrier):
-            target, since = await start_of(to, self._log)
+            # The log may have gone back meanwhile.
+            target, since = await start_of(await self._place("to", to), self._log)
+            await self._services.cover(target.end, self._log.horizon.life)
             memories = await self._control.memories(standing.id)
             return await self._put(standing, barrier, moved(standing.lanes, memories, target), since)
 
@@ -131,6 +136,7 @@ class Control:
             barrier,
             placing.lanes,
             placing.memories,
+            life=self._life,
             above=placing.above,
             up_to=placing.up_to,
             followers=placing.followers,
@@ -190,6 +196,7 @@ class Control:
     @asynccontextmanager
     async def behind_barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
         """Within this block nothing of it runs, and nobody has its lanes."""
+        self._life = await self._progress.life()
         barrier = f"{what} ({uuid4().hex[:8]})"
         stands = await self._control.set_barrier(self._standing.id, barrier)
         if stands != barrier:

@@ -1,6 +1,7 @@
 """Declares the subscriptions of a program, and brings what it declares in force."""
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 
 import msgspec
@@ -11,7 +12,10 @@ from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
 from milepost.progress.protocol import Definition, Opened, RowPlace, Sign
+from milepost.progress.refusals import AnotherLife
 
+TRIES = 5
+"""How often it is declared when the server is restarted meanwhile."""
 RENEW = 3.0
 """Seconds after which a barrier is set again."""
 
@@ -28,6 +32,8 @@ class Declaring:
         self._progress = place.services.progress
         self._group = place.group
         self._rows = rows
+        self._begun: dict[str, Definition] = {}
+        """As each subscription was declared first."""
 
     async def begin(self, subscriptions: Iterable[Subscription]) -> None:
         """Creates what is new and begins now: the program opens, and this is that moment."""
@@ -38,19 +44,32 @@ class Declaring:
         known = await self._progress.known(self._group)
         new = [each for each in now if not known & {each.name, each.declaration.renamed_from}]
         if new:
-            await self._progress.declare([await self._definition(each) for each in new])
+            await self._declare(new, None)
 
     async def all(self, subscriptions: Sequence[Subscription], sign: Sign) -> list[Opened]:
         """All at once, when a program begins."""
+        return await self._declare(subscriptions, sign)
+
+    async def _declare(self, subscriptions: Sequence[Subscription], sign: Sign | None) -> list[Opened]:
+        for _ in range(TRIES - 1):
+            # Where they start is reckoned anew if the server was restarted meanwhile.
+            with suppress(AnotherLife):
+                return await self._declare_once(subscriptions, sign)
+        return await self._declare_once(subscriptions, sign)
+
+    async def _declare_once(self, subscriptions: Sequence[Subscription], sign: Sign | None) -> list[Opened]:
         definitions = [await self._definition(subscription) for subscription in subscriptions]
-        return await self._progress.declare(definitions, sign)
+        opened = await self._progress.declare(definitions, sign)
+        for definition in definitions:
+            self._begun.setdefault(definition.name, definition)
+        return opened
 
     async def again(self, subscription: Subscription, sign: Sign) -> Opened:
         """One that is not in force as it is declared; it may be then."""
-        declaration, definition = subscription.declaration, await self._definition(subscription)
-        [found] = await self._progress.declare([definition], sign)
+        [found] = await self._declare([subscription], sign)
         if found.pending != "ready":
             return found
+        declaration, definition = subscription.declaration, await self._definition(subscription)
         places = _Held(
             RowPlaces(declaration.ordered_by, declaration.lanes, self._rows),
             lambda: self._progress.declare([definition], sign),
@@ -63,7 +82,13 @@ class Declaring:
 
     async def _definition(self, subscription: Subscription) -> Definition:
         declaration = subscription.declaration
+        life = await self._progress.life()
         start, since = await start_of(declaration.start, self._log)
+        if (begun := self._begun.get(subscription.name)) is not None:
+            # It is new only if a crash took it back. It begins where it began, as far as that is still there.
+            start, since = begun.start, begun.since
+            if begun.log_life is not None:
+                start = start.up_to(self._log.feed.survived_since(begun.log_life))
         return Definition(
             group=self._group,
             name=subscription.name,
@@ -74,6 +99,8 @@ class Declaring:
             since=since,
             renamed_from=declaration.renamed_from,
             exactly_once=subscription.takes_transaction,
+            life=life,
+            log_life=None if isinstance(declaration.start, int) else self._log.horizon.life,
         )
 
 

@@ -29,8 +29,6 @@ class Owned:
         """Whether what comes of those calls is of no use any more."""
         self.closing = False
         """Whether nothing more is handed out."""
-        self.life: int | None = None
-        """In which life of the server, as the feed counts them, it was first read for."""
         self._full = False
         self.looks_first = looks_first
         """Whether rows are to be loaded before anything is handed out: some of them have to run alone."""

@@ -41,7 +41,7 @@ class Pages:
             return await self._from_history(position, frozenset(lanes if self._by_stream else ()))
         await self.close()
         accepts = self._query.accepts
-        return Segment(position, near.high, [message for message in near.messages if accepts(message)])
+        return replace(near, messages=[message for message in near.messages if accepts(message)])
 
     async def _from_history(self, position: int, lanes: frozenset[int]) -> Segment | None:
         if self._history is None or self._at != position or not lanes <= self._for:
@@ -54,7 +54,7 @@ class Pages:
             await self.close()
             return None
         self._at = part.high
-        return Segment(position, part.high, part.messages)
+        return replace(part, low=position)
 
     def _query_for(self, lanes: Collection[int]) -> Query:
         if not self._by_stream or len(lanes) == self._lanes:

@@ -100,6 +100,8 @@ class Reading:
             self._let_go()
             if segment is None or pages is not self._pages:
                 return True
+            # A page of another life has other messages at the same positions.
+            together = [owned for owned in together if owned.held.log_life == segment.life]
             segment = segment.up_to(self._end)
             self._spread(segment, together)
             if segment.high > after:
@@ -133,13 +135,11 @@ class Reading:
         return 2 * room < self._window * len(lanes) and any(lane.has_next for lane in lanes)
 
     def _let_go(self) -> None:
-        """What is known of lanes in an earlier life of the server may never have been."""
-        if self._feed.generation < 0:
+        """What is known of lanes that were taken in an earlier life of the server may never have been."""
+        if self._feed.life is None:
             return
         for owned in list(self._lanes.values()):
-            if owned.life is None:
-                owned.life = self._feed.generation
-            elif owned.life != self._feed.generation and not owned.closing:
+            if owned.held.log_life != self._feed.life and not owned.closing:
                 self._outlived(owned)
 
     def _spread(self, segment: Segment, together: Collection[Owned]) -> None:

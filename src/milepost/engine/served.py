@@ -125,6 +125,13 @@ class Served:
         self._build()
         self.runner.settling.tally, self.runner.settling.telling = tally, telling
 
+    async def taken_back(self) -> Opened:
+        """A crash of the server took it back, or its definition: it is declared again."""
+        self._log(logging.WARNING, "a restart of the server took it back: it is declared again")
+        self.opened = await self._declaring.again(self.subscription, self._sign)
+        await self._rebuild()
+        return self.opened
+
     async def deleted(self) -> None:
         """It is there no more."""
         self.subscription.journal.warning("it was deleted; it is made anew when its program starts again")

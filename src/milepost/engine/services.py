@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from uuid import UUID
 
 from milepost.engine.cursors import Cursors
 from milepost.engine.kept import Kept
@@ -55,6 +56,11 @@ class Services:
         await self.progress.open()
         if self.following is not None:
             await self.following.begin()
+
+    async def cover(self, position: int, log_life: UUID | None) -> None:
+        """Makes sure that progress which is kept elsewhere remembers the log up to where it is about to go."""
+        if self.following is not None and self.kept is Kept.IN_ANOTHER_DATABASE:
+            await self.following.cover(position, log_life=log_life)
 
     @asynccontextmanager
     async def told(self, acted: Callable[[], None], asked: Callable[[], None]) -> AsyncIterator[None]:

@@ -6,8 +6,9 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 
@@ -90,6 +91,10 @@ class Serves(Protocol):
 
     async def learn(self, opened: Opened) -> None:
         """It is stored like this now."""
+        ...
+
+    async def taken_back(self) -> Opened | None:
+        """A crash of the server took it back: as it is stored now, if it can be declared again."""
         ...
 
     async def deleted(self) -> None:
@@ -235,7 +240,9 @@ class Sharing(Generic[S]):
             for number in () if kept else share.give:
                 if number in lanes:
                     self._give(subscription_id, lanes[number])
-            take = [number for number in share.take if number not in lanes]
+            # Nor one that was lost, as long as something of it runs: later messages would overtake that.
+            loose = {number for of, number in self._loose if of == subscription_id}
+            take = [number for number in share.take if number not in lanes and number not in loose]
             if take and not self._stopping:
                 await self._take(subscription_id, take)
 
@@ -252,7 +259,7 @@ class Sharing(Generic[S]):
                 continue
             opened = stored.get(id_)
             if opened is None:
-                await self._forget(id_)
+                await self._miss(id_)
                 continue
             await served.learn(opened)
         self._changed()
@@ -268,23 +275,37 @@ class Sharing(Generic[S]):
             lanes=sorted(lanes),
         )
 
-    async def _forget(self, subscription_id: int) -> None:
-        """It was deleted."""
-        served = self.served.pop(subscription_id)
+    async def _miss(self, subscription_id: int) -> None:
+        """It was deleted; or a crash took it back, and it is declared again if that is for this process to do."""
+        served = self.served[subscription_id]
         for owned in list(served.runner.lanes.values()):
-            served.runner.lose(owned, stale())
-        await served.deleted()
+            self.lose(subscription_id, owned, stale())
+        opened = None
+        if served.opened.life != await self._progress.life():
+            opened = await served.taken_back()
+        del self.served[subscription_id]
+        if opened is None:
+            await served.deleted()
+        else:
+            self.served[opened.id] = served
 
     async def _take(self, subscription_id: int, lanes: Sequence[int]) -> None:
         served = self.served[subscription_id]
         opened = served.opened
+        life = await self._life_of_the_log()
+        taken: list[Held] = []
         try:
-            taken = await self._progress.take(subscription_id, lanes, opened.number, opened.acted, worker=self.id)
+            if life is not None:
+                taken = await self._progress.take(
+                    subscription_id, lanes, opened.number, opened.acted, worker=self.id, log_life=life
+                )
         except Outdated as error:
             await served.learn(msgspec.structs.replace(opened, newest=error.number))
-            taken = []
-        self._hurries = self._hurries or not taken
-        for held in taken:
+        if not taken:
+            self._hurries = True
+            # It may have been refused because the server has another life than the feed knows.
+            await self._place.log.horizon.sample()
+        for held in (replace(each, log_life=life) for each in taken):
             # Nobody has vanished if the owner before was this one.
             vanished = held.state.unclean and held.previous not in self._epochs
             self._epochs.add(held.epoch)
@@ -292,6 +313,17 @@ class Sharing(Generic[S]):
             self.clock.set(state.now)
             if self.served.get(subscription_id) is served:
                 served.runner.add(held, state)
+
+    async def _life_of_the_log(self) -> UUID | None:
+        """Return the life in which the log is read here; None: it cannot be read just now."""
+        feed = self._place.log.feed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await feed.in_step()
+        life = feed.life
+        if life is not None:
+            await self._progress.follow(life, feed.survived_since)
+        return life
 
     def _give(self, subscription_id: int, owned: Owned) -> None:
         if owned.closing:

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from time import monotonic
 from typing import Any, Final
+from uuid import UUID
 
 from milepost.errors import MilepostError, Unavailable
 from milepost.log.database import Database, end
@@ -108,6 +109,9 @@ class Feed:
         self._kept = 0
         self._consumed = 0
         self._generation = -1
+        self._life: UUID | None = None
+        self._lives: list[tuple[UUID | None, int]] = []
+        """All lives that it knew, and up to where the log was in each what it had been in the one before."""
         self._rewinds: list[int] = []
         self._held = False
         self._unheard = POLL_WITHOUT_LISTENING[0]
@@ -118,6 +122,8 @@ class Feed:
         """Whether the last page had messages that were not final."""
         self._closed = False
         self.poll: float | None = POLL
+        # It may be asleep when somebody else finds another life.
+        horizon.forgot = wakeups.wake
 
     async def close(self) -> None:
         """Ends it for good; whoever still follows is told."""
@@ -154,9 +160,16 @@ class Feed:
             self._woken.discard(event)
 
     @property
-    def generation(self) -> int:
-        """Grows when the server has another life: positions may have been drawn again."""
-        return self._generation
+    def life(self) -> UUID | None:
+        """The life of the server in which everything was read that `since` gives; None before the first look."""
+        return self._life
+
+    def survived_since(self, life: UUID) -> int:
+        """Return the position up to which the log is what it was in an earlier life; 0 where nobody knows."""
+        lives = [token for token, _ in self._lives]
+        if life not in lives:
+            return 0
+        return min((survived for _, survived in self._lives[lives.index(life) + 1 :]), default=END)
 
     async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
         """Pages of messages after a position, for ever: first from history, then from the head."""
@@ -187,6 +200,7 @@ class Feed:
         if self._task is None and not self._closed:
             self._failed = None
             self._generation = -1
+            self._life = None
             self._held = False
             self._wakeups.start()
             self._task = asyncio.create_task(self._run(), name="milepost-feed")
@@ -213,12 +227,13 @@ class Feed:
     def since(self, position: int) -> Segment | None:
         """What the feed has after a position; None if that is too far back."""
         if position >= self._consumed:
-            return Segment(position, position, [])
+            return Segment(position, position, [], self._life)
         parts: list[Page] = []
         for segment in reversed(self._recent):
             if segment.low <= position:
                 parts.append([m for m in segment.messages if m.position > position])
-                return Segment(position, self._consumed, [m for part in reversed(parts) for m in part])
+                messages = [m for part in reversed(parts) for m in part]
+                return Segment(position, self._consumed, messages, self._life)
             parts.append(segment.messages)
         return None
 
@@ -285,7 +300,7 @@ class Feed:
         """Begins at the horizon; after another life of the server, at what survived of the last one."""
         begun = self._generation >= 0
         await self._horizon.sample()
-        generation = self._horizon.generation
+        generation, life = self._horizon.generation, self._horizon.life
         recent: list[Segment] = []
         if begun:
             survivor = await self._newest_survivor()
@@ -297,10 +312,12 @@ class Feed:
         else:
             self._consumed = self._horizon.position
             recent = await self._newest_before(self._consumed)
+        if not self._lives or self._lives[-1][0] != life:
+            self._lives.append((life, self._consumed if begun else 0))
         self._recent = deque(recent)
         self._kept = sum(segment.weight for segment in recent)
         self._held = False
-        self._generation = generation
+        self._generation, self._life = generation, life
         self._announce()
 
     async def _jump(self) -> None:

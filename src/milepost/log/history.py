@@ -48,8 +48,8 @@ class History:
             with shared.read():
                 async with aclosing(one_ahead(pages)) as ahead:
                     async for page in ahead:
-                        yield Segment(position, page[-1].position, page)
-            yield Segment(position, known, [])
+                        yield Segment(position, page[-1].position, page, life)
+            yield Segment(position, known, [], life)
         except Unavailable as error:
             logger.info("following waits: %s", error)
             await asyncio.sleep(OUTAGE_PAUSE)

@@ -9,7 +9,7 @@ by then is final: an INSERT takes its lock before it draws, and a commit is visi
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from time import monotonic
@@ -89,6 +89,8 @@ class Horizon:
         self._named: frozenset[str] = frozenset()
         self._stored_at = 0.0
         self._life: Life | None = None
+        self.forgot: Callable[[], None] = lambda: None
+        """Called when the server has another life."""
         self._begun = 0
         self._finished = 0
         self.position = 0
@@ -220,6 +222,7 @@ class Horizon:
             stored = (await self._fetch(self._statements.get("stored_horizon"), {}))[0][0]
             if self._life is not None:
                 self._forget()
+                self.forgot()
             self._life = life
             self.stored = self.position = min(stored, drawn)
             self.base = base

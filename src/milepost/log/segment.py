@@ -1,6 +1,7 @@
 """A stretch of the log in memory."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from uuid import UUID
 
 from milepost.log.reader import Page
 
@@ -15,12 +16,14 @@ class Segment:
     low: int
     high: int
     messages: Page
+    life: UUID | None = None
+    """The life of the server in which it was read; None: that does not matter to who reads it."""
 
     def up_to(self, position: int | None) -> "Segment":
         """What of it is not beyond a position, if there is one."""
         if position is None or self.high <= position:
             return self
-        return Segment(self.low, position, [message for message in self.messages if message.position <= position])
+        return replace(self, high=position, messages=[each for each in self.messages if each.position <= position])
 
     @property
     def weight(self) -> int:

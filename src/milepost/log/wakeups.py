@@ -99,6 +99,10 @@ class Wakeups:
             return False
         return True
 
+    def wake(self) -> None:
+        """Ends a sleep, as an append does."""
+        self._woken.set()
+
     async def probed(self) -> None:
         """Waits until it is known whether listening works."""
         await self._probed.wait()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from uuid import UUID
 
 import msgspec
 
@@ -9,6 +10,7 @@ from milepost.log.database import Database
 from milepost.log.since import Since
 from milepost.log.statements import Statements
 from milepost.progress.memories import Memories
+from milepost.progress.refusals import of_this_life
 from milepost.progress.tracing import ranges_of
 from milepost.ranges import NOTHING, Ranges
 
@@ -65,6 +67,7 @@ class PostgresControl:
         lanes: Sequence[LanePlace],
         memories: Memories,
         *,
+        life: UUID | None,
         above: int,
         up_to: int | None,
         followers: Sequence[int],
@@ -72,10 +75,12 @@ class PostgresControl:
     ) -> int | None:
         """Puts lanes elsewhere behind a barrier, and lifts it; None if it does not stand any more.
 
-        Rows above a position and up to another are removed, and so are `followers`; returns how many.
+        Rows above a position and up to another are removed, and so are `followers`; returns how many. Raises
+        `AnotherLife` unless the server has the life in which this was reckoned.
         """
         parameters = {
             "subscription": subscription,
+            "life": life,
             "barrier": barrier,
             "lanes": msgspec.json.encode([_as_json(lane) for lane in lanes]).decode(),
             "memories": msgspec.json.encode(
@@ -91,7 +96,8 @@ class PostgresControl:
             "since": None if since is None else since.time,
             "since_above": 0 if since is None else since.above,
         }
-        rows = await self._database.execute(self._statements.get("place_lanes"), parameters)
+        with of_this_life():
+            rows = await self._database.execute(self._statements.get("place_lanes"), parameters)
         removed: int | None = rows[0][0]
         return removed
 

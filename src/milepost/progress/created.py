@@ -11,6 +11,7 @@ from milepost.log.database import Database
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PROGRAM, as_declared
 from milepost.progress.protocol import Definition, Opened, RowPlace
+from milepost.progress.refusals import of_this_life
 
 ATTENDS: Final = timedelta(seconds=10)
 """How long what a process tells of its consumers is taken for what they do."""
@@ -60,13 +61,14 @@ class PostgresCreated:
 
     async def create(self, definition: Definition, settings: Mapping[str, Any], if_exists: str) -> str:
         """Creates it, or changes it if that is wanted; what came of it in a word."""
-        rows = await self._execute(
-            "create_subscription",
-            definition=_json(as_declared(definition)),
-            settings=_json(settings),
-            if_exists=if_exists,
-            program=PROGRAM,
-        )
+        with of_this_life():
+            rows = await self._execute(
+                "create_subscription",
+                definition=_json(as_declared(definition)),
+                settings=_json(settings),
+                if_exists=if_exists,
+                program=PROGRAM,
+            )
         outcome: str = rows[0][0]
         return outcome
 
@@ -84,15 +86,16 @@ class PostgresCreated:
         rows: Sequence[RowPlace],
     ) -> bool:
         """Another order, behind a barrier; False if that does not stand any more."""
-        found = await self._execute(
-            "reorder_created",
-            subscription=subscription,
-            barrier=barrier,
-            definition=_json(as_declared(definition)),
-            settings=_json(settings),
-            rows=_json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
-            program=PROGRAM,
-        )
+        with of_this_life():
+            found = await self._execute(
+                "reorder_created",
+                subscription=subscription,
+                barrier=barrier,
+                definition=_json(as_declared(definition)),
+                settings=_json(settings),
+                rows=_json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
+                program=PROGRAM,
+            )
         return bool(found[0][0])
 
     async def adopt(self, subscription: int, number: int, cursor: Cursor) -> None:

@@ -1,8 +1,8 @@
 """Which log the progress in a database follows, and whether that log is still what it was."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from milepost.log.log import Log
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PostgresProgress
 from milepost.progress.protocol import Definition, Exchanged, Held, Opened, Sign, Stale
+from milepost.progress.refusals import AnotherLife
 
 PAUSE = 1.0
 """Seconds until the log is looked at again while it is not available."""
@@ -28,6 +29,8 @@ class Followed:
     position: int | None
     """Of the newest message up to the horizon."""
     id: UUID | None
+    life: UUID | None
+    """Of the server that keeps progress, when this was read there."""
 
 
 class Following:
@@ -47,6 +50,7 @@ class Following:
         """Which log it is."""
         self._known: Followed | None = None
         self._life: UUID | None = None
+        """Of the log's server, when the log was looked at last."""
         self._lock = asyncio.Lock()
 
     async def begin(self) -> None:
@@ -60,15 +64,14 @@ class Following:
         life = self._log.horizon.life
         self._identity = await self._log.identity()
         rows = await self._database.execute(self._statements.get("followed"), {})
-        if not rows:
-            return
-        self._known = Followed(*rows[0])
-        if self._known.log != self._identity:
-            raise LogMismatch(
-                f"schema {self._statements.schema!r} keeps the progress of another log than this one: give the "
-                "url of that log, or another database or schema for progress"
-            )
-        await self._check_history(self._known)
+        if rows:
+            self._known = Followed(*rows[0])
+            if self._known.log != self._identity:
+                raise LogMismatch(
+                    f"schema {self._statements.schema!r} keeps the progress of another log than this one: give "
+                    "the url of that log, or another database or schema for progress"
+                )
+            await self._check_history(self._known)
         self._life = life
 
     async def refuse_another_log(self, executor: Executor) -> None:
@@ -100,24 +103,33 @@ class Following:
             f"{self._statements.schema!r} there to begin anew"
         )
 
-    async def cover(self, position: int) -> None:
-        """Makes sure that what is remembered is not behind a position that is about to be written as passed."""
+    async def cover(self, position: int, *, log_life: UUID | None, life: UUID | None = None) -> None:
+        """Makes sure that what is remembered is not behind a position that is about to be written as passed.
+
+        `log_life` and `life` are those of the log's server and of progress's own in which the position was
+        reckoned; None: in any. Raises `AnotherLife` if another one has begun.
+        """
         async with self._lock:
             if self._log.horizon.life is None:
                 await self._log.horizon.sample()
-            if self._log.horizon.life != self._life:
+            known = self._known
+            # A crash of its own server takes back what is remembered, too.
+            if self._log.horizon.life != self._life or (known and life and known.life != life):
                 await self.check()
-            if self._known is not None and position > self._known.horizon:
-                await self._remember(self._known)
+                known = self._known
+            if log_life not in (None, self._life) or (known and life and known.life != life):
+                raise AnotherLife("PostgreSQL restarted while progress was being written")
+            if known is not None and position > known.horizon:
+                await self._remember(known)
 
     async def _remember(self, known: Followed) -> None:
         horizon, life = self._log.horizon.position, self._log.horizon.life
         if horizon <= known.horizon:
             return
         rows = await self._log.database.execute(self._log.statements.get("newest_up_to"), {"horizon": horizon})
-        if not rows or rows[0][0] != life:
-            raise Unavailable("PostgreSQL restarted while progress was being written")
-        newest = Followed(known.log, horizon, *rows[0][1:])
+        if not rows or rows[0][0] != life or life != self._life:
+            raise AnotherLife("PostgreSQL restarted while progress was being written")
+        newest = replace(known, horizon=horizon, position=rows[0][1], id=rows[0][2])
         parameters = {"before": known.horizon, **vars(newest)}
         await self._database.execute(self._statements.get("follow_on"), parameters)
         self._known = newest
@@ -144,38 +156,56 @@ class DistantProgress(PostgresProgress):
 
     async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there."""
-        await self._following.cover(max((definition.start.end for definition in definitions), default=0))
+        for definition in definitions:
+            await self._following.cover(definition.start.end, log_life=definition.log_life)
         return await super().declare(definitions, sign)
+
+    async def take(
+        self,
+        subscription: int,
+        lanes: Collection[int],
+        number: int | None = None,
+        acted: int | None = None,
+        *,
+        worker: str | None = None,
+        log_life: UUID | None = None,
+    ) -> list[Held]:
+        """Fences whoever had these lanes. In which life the log is this server cannot tell: each write asks."""
+        return await super().take(subscription, lanes, number, acted, worker=worker)
 
     async def exchange(
         self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
     ) -> Exchanged:
         """One transaction: what is to be written, then what is asked."""
-        await self._cover([exchange.write])
+        await self._cover(held, exchange.write)
         return await super().exchange(
             held, exchange, stall_after=stall_after, on_park=on_park, connection=connection
         )
 
     async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
         """Cursors and nothing else; None stands for a lane that has another owner."""
+        covered = [await self._is_covered(held, write) for held, write in cursors]
+        written = iter(await super().write([each for each, is_ in zip(cursors, covered, strict=True) if is_]))
+        return [next(written) if is_ else None for is_ in covered]
+
+    async def _is_covered(self, held: Held, write: Write) -> bool:
         try:
-            await self._cover([write for _, write in cursors])
+            await self._cover(held, write)
         except Stale:
-            return [None] * len(cursors)
-        return await super().write(cursors)
+            return False
+        return True
 
     async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner."""
-        await self._cover([exchange.write] if exchange is not None else [])
+        await self._cover(held, exchange.write if exchange is not None else None)
         await super().release(held, exchange)
 
-    async def _cover(self, writes: Sequence[Write | None]) -> None:
-        cursors = [write.cursor.end for write in writes if write is not None]
-        rows = [move.position for write in writes if write is not None for move in write.moves]
-        if not cursors:
+    async def _cover(self, held: Held, write: Write | None) -> None:
+        if write is None:
             return
+        last = max([write.cursor.end, *(move.position for move in write.moves)])
         try:
-            await self._following.cover(max(cursors + rows))
-        except LogMismatch as error:
-            # The watch says so too, and ends the program.
+            await self._following.cover(last, log_life=held.log_life, life=held.life)
+        except (LogMismatch, AnotherLife) as error:
+            # Of a log that is another the watch says so too, and ends the program.
             raise Stale(str(error)) from error

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
+from uuid import UUID
 
 from milepost.dispatch import (
     Answer,
@@ -83,6 +84,8 @@ class MemoryProgress:
         self._clock = clock
         self._subscriptions: dict[int, _Subscription] = {}
         self._epochs = 0
+        self._log_lives: list[UUID] = []
+        """Of the log's server, the present one last."""
 
     async def open(self) -> None:
         """Nothing has to be opened."""
@@ -93,6 +96,27 @@ class MemoryProgress:
     async def now(self) -> float:
         """The time that decides, in seconds since 1970."""
         return self._clock()
+
+    # The log
+
+    async def life(self) -> None:
+        """Memory does not outlive its process."""
+        return
+
+    async def follow(self, log_life: UUID, survived_since: Callable[[UUID], int]) -> None:
+        """Goes back to what survived: what was handled beyond that may be other messages now."""
+        if log_life in self._log_lives:
+            return
+        if self._log_lives:
+            self._go_back(survived_since(self._log_lives[-1]))
+        self._log_lives.append(log_life)
+
+    def _go_back(self, survived: int) -> None:
+        for lane in (lane for one in self._subscriptions.values() for lane in one.lanes):
+            lane.cursor = lane.cursor.up_to(survived)
+            lane.rows = {position: row for position, row in lane.rows.items() if position <= survived}
+            # Whoever has it knows it as it was.
+            lane.revision += 1
 
     # Subscriptions
 
@@ -173,10 +197,11 @@ class MemoryProgress:
         acted: int | None = None,
         *,
         worker: str | None = None,
+        log_life: UUID | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
         found = self._subscriptions.get(subscription)
-        if found is None:
+        if found is None or (log_life is not None and self._log_lives[-1:] != [log_life]):
             return []
         if number is not None and number < len(found.definitions):
             raise Outdated(len(found.definitions))

@@ -1,12 +1,13 @@
 """Progress in PostgreSQL: a statement for each call."""
 
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from importlib.metadata import version
 from itertools import chain, pairwise
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import psycopg
@@ -35,7 +36,7 @@ from milepost.progress.protocol import (
     Sign,
     Stale,
 )
-from milepost.progress.refusals import refusals, stale
+from milepost.progress.refusals import of_this_life, refusals, stale
 from milepost.progress.reports import Report, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
@@ -196,6 +197,15 @@ class PostgresProgress:
         rows = await self._database.execute(self._statements.get("now"), {})
         return float(rows[0][0])
 
+    async def life(self) -> UUID | None:
+        """The present life of the server."""
+        rows = await self._database.execute(self._statements.get("life"), {})
+        life: UUID = rows[0][0]
+        return life
+
+    async def follow(self, log_life: UUID, survived_since: Callable[[UUID], int]) -> None:
+        """Nothing has to be done: progress went back with the log."""
+
     async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there; safe from many processes at once."""
         parameters = {
@@ -208,7 +218,7 @@ class PostgresProgress:
 
     async def _declare(self, parameters: Mapping[str, Any]) -> str:
         statement = self._statements.get("declare")
-        with contradictions():
+        with contradictions(), of_this_life():
             # It fences lanes, whose owners may be about to write to the subscription.
             rows = await despite_deadlocks(lambda: self._database.execute(statement, parameters))
         return str(rows[0][0])
@@ -241,7 +251,8 @@ class PostgresProgress:
             "program": PROGRAM,
             **_signed(sign),
         }
-        found = await self._database.execute(self._statements.get("reorder"), parameters)
+        with of_this_life():
+            found = await self._database.execute(self._statements.get("reorder"), parameters)
         if found[0][0] is None:
             return None
         done = _reordered.decode(found[0][0])
@@ -266,9 +277,11 @@ class PostgresProgress:
         acted: int | None = None,
         *,
         worker: str | None = None,
+        log_life: UUID | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes. One whose owner is just writing may be missing: it is for later."""
         parameters = {
+            "log_life": log_life,
             "subscription": subscription,
             "lanes": sorted(lanes),
             "number": number,
@@ -279,7 +292,9 @@ class PostgresProgress:
         if rows and rows[0][1] is not None:
             raise Outdated(rows[0][1])
         taken = _taken.decode(rows[0][0]) if rows and rows[0][0] is not None else None
-        return [_held(subscription, lane, taken, worker) for lane in taken.lanes] if taken else []
+        if taken is None:
+            return []
+        return [_held(subscription, lane, taken, worker, rows[0][2]) for lane in taken.lanes]
 
     async def exchange(
         self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
@@ -362,6 +377,7 @@ class PostgresProgress:
         parameters = {
             "subscriptions": as_array(held.subscription for held, _ in cursors),
             "lanes": as_array(held.lane for held, _ in cursors),
+            "lives": as_array(str(held.life) for held, _ in cursors),
             "epochs": as_array(held.epoch for held, _ in cursors),
             "revisions": as_array(held.revision for held, _ in cursors),
             "positions": as_array(write.cursor.position for _, write in cursors),
@@ -488,10 +504,11 @@ def _next(held: Held) -> Held:
 
 
 def _named(held: Held) -> dict[str, Any]:
-    """What a write names: the lane, and the epoch and the revision that it replaces."""
+    """What a write names: the lane, the life that it is of, the epoch and the revision that it replaces."""
     return {
         "subscription": held.subscription,
         "lane": held.lane,
+        "life": held.life,
         "epoch": held.epoch,
         "revision": held.revision,
     }
@@ -526,10 +543,11 @@ def as_declared(definition: Definition) -> Mapping[str, Any]:
         "since": None if definition.since is None else definition.since.time,
         "renamed_from": definition.renamed_from,
         "exactly_once": definition.exactly_once,
+        "life": definition.life,
     }
 
 
-def _held(subscription: int, lane: _Lane, taken: _Taken, worker: str | None) -> Held:
+def _held(subscription: int, lane: _Lane, taken: _Taken, worker: str | None, life: UUID) -> Held:
     state = LaneState(
         cursor=Cursor(lane.position, _pairs(lane.ahead)),
         now=taken.now,
@@ -550,6 +568,7 @@ def _held(subscription: int, lane: _Lane, taken: _Taken, worker: str | None) -> 
         memories=tuple(taken.memories or ()),
         state=state,
         worker=worker,
+        life=life,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from uuid import UUID
 
 import msgspec
 
@@ -67,6 +68,10 @@ class Definition:
     renamed_from: str | None = None
     exactly_once: bool = False
     """Whether its handlers write in the transaction of the progress: then nothing may come twice."""
+    life: UUID | None = None
+    """Of the server that keeps progress, when this was reckoned: refused in another one. None: in any."""
+    log_life: UUID | None = None
+    """The same of the log's server, for the start. None: the start is a position that somebody has named."""
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +101,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing may run, or nothing beyond a position, in words."""
     barrier_at: int | None = None
     """That position."""
+    life: UUID | None = None
+    """The life of the server that keeps progress in which this was read."""
     created: bool = False
     """Whether it is new."""
     changed: str | None = None
@@ -142,10 +149,14 @@ class Held:
     """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
     worker: str | None = None
     """Who has taken it; None: whoever asks does not say."""
+    life: UUID | None = None
+    """Of the server that keeps progress, when it was taken. None: it has no server."""
+    log_life: UUID | None = None
+    """Of the log's server: it gets messages of this life, for in another one others may be at their positions."""
 
 
 class Stale(Exception):
-    """Somebody else has taken the lane, or moved its cursor: nothing was written."""
+    """Another has taken the lane or moved its cursor, or the server has another life: nothing was written."""
 
 
 class Outdated(Exception):
@@ -167,6 +178,18 @@ class Progress(Protocol):
         """The time that decides, in seconds since 1970."""
         ...
 
+    async def life(self) -> UUID | None:
+        """The present life of the server that keeps progress; None: there is no server that could lose commits."""
+        ...
+
+    async def follow(self, log_life: UUID, survived_since: Callable[[UUID], int]) -> None:
+        """The log's server has this life now, perhaps another one than before.
+
+        `survived_since` says up to which position the log is what it was in an earlier life: what comes after that
+        may have been lost, and its positions drawn again. Progress that is kept with the log went back with it.
+        """
+        ...
+
     async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
         """Creates what is new, and tells what is there; safe from many processes at once.
 
@@ -181,7 +204,8 @@ class Progress(Protocol):
     async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
         """These subscriptions as workers of definitions of these numbers have to know them now.
 
-        One that was deleted is missing. What is told holds until it is told otherwise, or the worker is dead.
+        One that was deleted is missing, and one that a crash took back. What is told holds until it is told
+        otherwise, or the worker is dead.
         """
         ...
 
@@ -206,11 +230,13 @@ class Progress(Protocol):
         acted: int | None = None,
         *,
         worker: str | None = None,
+        log_life: UUID | None = None,
     ) -> list[Held]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored.
 
         Raises `Outdated` for a worker whose definition, by its number, is not the newest. Nothing is taken by one
-        that does not know what people have done meanwhile: it has to look first.
+        that does not know what people have done meanwhile: it has to look first. Nor by one that reads the log in
+        another life of its server than the present one, as far as that can be told: it has to look at the log.
 
         Whether the previous owner had released it is said by `state.unclean`.
         """

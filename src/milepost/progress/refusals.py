@@ -9,6 +9,7 @@ from milepost.progress.protocol import RolledBack, Stale
 
 _UNMET = "MP002"
 _STALE = "MP003"
+_ANOTHER_LIFE = "MP005"
 _CERTAIN = (
     psycopg.errors.DeadlockDetected,
     psycopg.errors.SerializationFailure,
@@ -16,6 +17,23 @@ _CERTAIN = (
     psycopg.errors.QueryCanceled,
 )
 """Errors after which nothing of a transaction holds, for certain."""
+
+
+class AnotherLife(Unavailable):
+    """What was to be written was reckoned before a crash or a failover: nothing was, and it can be tried again."""
+
+
+class of_this_life:  # noqa: N801 - reads as a word at its uses
+    """Around a statement that names the life in which its parameters were reckoned."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, psycopg.Error) and error.sqlstate == _ANOTHER_LIFE:
+            raise AnotherLife(f"PostgreSQL: {error.diag.message_primary}; nothing was done, try again") from error
 
 
 class refusals:  # noqa: N801 - reads as a word at its uses

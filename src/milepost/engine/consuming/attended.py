@@ -247,6 +247,10 @@ class Attended:
             self._follows = self.opened.acted
             self._news.set()
 
+    async def taken_back(self) -> None:
+        """Whoever created it is not here."""
+        return
+
     async def deleted(self) -> None:
         """It is there no more."""
         self.journal.warning("it was deleted: its consumers end")

@@ -62,6 +62,7 @@ async def create(place: Place, group: str, created: Created, if_exists: IfExists
     checked("group", a_name, group)
     await place.services.progress.open()
     definition = await _definition(place, group, created)
+    await place.services.cover(definition.start.end, definition.log_life)
     outcome = await stored_in(place).create(definition, created.stored(), if_exists)
     address = f"{group}/{created.declaration.name}"
     match outcome:
@@ -115,6 +116,7 @@ async def _followed(place: Place, group: str, name: str) -> None:
 
 
 async def _definition(place: Place, group: str, created: Created) -> Definition:
+    life = await place.services.progress.life()
     start, since = await start_of(created.declaration.start, place.log)
     return Definition(
         group=group,
@@ -124,6 +126,8 @@ async def _definition(place: Place, group: str, created: Created) -> Definition:
         orders=created.declaration.orders,
         start=start,
         since=since,
+        life=life,
+        log_life=None if isinstance(created.declaration.start, int) else place.log.horizon.life,
     )
 
 

@@ -176,7 +176,7 @@ class Scanning:
             self._is_outdated = True
             raise Unavailable("PostgreSQL restarted while the log was being read: pull again")
         if following is not None:
-            await following.cover(reached)
+            await following.cover(reached, log_life=life)
 
     # How much is read at once
 

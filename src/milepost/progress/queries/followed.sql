@@ -1,4 +1,4 @@
-select f.log, f.horizon, f."position", f.id
+select f.log, f.horizon, f."position", f.id, :"schema".life()
 from :"schema".followed f
 order by f.horizon desc
 limit 1

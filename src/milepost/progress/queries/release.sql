@@ -8,4 +8,5 @@ select c.subscription, c.lane, c.revision + 1, c.epoch, true, c."position", c.ah
 from :"schema".cursors c
 where c.subscription = %(subscription)s::bigint and c.lane = %(lane)s::integer
   and c.revision = %(revision)s::bigint and c.epoch = %(epoch)s::bigint
+  and exists (select from :"schema".server_life l where l.token = %(life)s::uuid)
 returning revision

@@ -1,14 +1,15 @@
 -- The usual exchange: cursors and nothing else, of lanes of any subscriptions. What it tells beside is what every
--- exchange tells. A lane that is missing in what it returns has another owner. In a transaction of a handler's, what
+-- exchange tells. A lane that is missing in what it returns has another owner, or was taken in another life of the
+-- server. In a transaction of a handler's, what
 -- is written here holds the lane until the commit: a process that is stopped before that must not hold it for ever.
 -- In order: two who write the same lanes wait for each other in one direction. Rows are looked for by the index, in
 -- its order: asked whether any exist, the planner would read a whole table that is full of another subscription's.
 with given as (
     select g.*
     from unnest(
-        %(subscriptions)s::bigint[], %(lanes)s::integer[], %(epochs)s::bigint[], %(revisions)s::bigint[],
-        %(positions)s::bigint[], %(aheads)s::text[]
-    ) as g(subscription, lane, epoch, revision, "position", ahead)
+        %(subscriptions)s::bigint[], %(lanes)s::integer[], %(lives)s::uuid[], %(epochs)s::bigint[],
+        %(revisions)s::bigint[], %(positions)s::bigint[], %(aheads)s::text[]
+    ) as g(subscription, lane, life, epoch, revision, "position", ahead)
 ),
 written as (
     insert into :"schema".cursors (subscription, lane, revision, epoch, "position", ahead)
@@ -16,6 +17,7 @@ written as (
     from given g
     join :"schema".cursors c
       on c.subscription = g.subscription and c.lane = g.lane and c.revision = g.revision and c.epoch = g.epoch
+    where g.life = (select l.token from :"schema".server_life l)
     order by g.subscription, g.lane
     returning subscription, lane, epoch, revision
 )

@@ -92,6 +92,45 @@ create unlogged table :"schema".server_life (
     base bigint not null  -- the horizon that was stored when this life began: what lies behind it is on disk
 );
 
+-- The token of the server's present life, which begins with whoever asks first. The table is empty after a crash and on
+-- a promoted standby. A connection does not outlive that, so what a transaction reads beside the token is of that life.
+create function :"schema".life() returns uuid
+language plpgsql volatile
+as $$
+declare
+    present uuid;
+begin
+    select l.token into present from :"schema".server_life l;
+    if not found then
+        insert into :"schema".server_life (token, base)
+        select gen_random_uuid(), h."position" from :"schema".horizon h
+        on conflict do nothing;
+        select l.token into present from :"schema".server_life l;
+    end if;
+    return present;
+end $$;
+
+-- Refuses what was reckoned in another life of the server: positions and numbers may be others' now. Null: it was
+-- reckoned from nothing that a crash can take back.
+create function :"schema".require_life(life uuid) returns void
+language plpgsql volatile
+as $$
+begin
+    if life <> :"schema".life() then
+        raise exception using errcode = 'MP005', message = 'the server was restarted and may have lost commits';
+    end if;
+end $$;
+
+-- Has what this transaction does on disk before its commit is answered, also where others are not waited for.
+create function :"schema".write_through() returns void
+language plpgsql volatile
+as $$
+begin
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+end $$;
+
 -- Which log this is. It stays the same when the log is restored from a backup.
 create table :"schema".identity (
     single boolean primary key default true check (single),

@@ -21,7 +21,8 @@ create table :"schema".lanes (
 create index lanes_owner on :"schema".lanes (owner);
 
 create table :"schema".subscriptions (
-    id bigint generated always as identity primary key,
+    -- At random: a crash that takes one back gives its number to no other, whose lanes its workers would take.
+    id bigint primary key default 1 + ('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint,
     "group" text collate "C" not null,
     name text collate "C" not null,
     former text[] collate "C" not null default '{}',  -- the names that it had before
@@ -95,7 +96,7 @@ create unlogged table :"schema".reports (
     primary key (subscription, worker)
 ) with (fillfactor = 50);
 
--- Never reused: whoever takes a lane, and whoever moves one, draws a new one.
+-- Not used twice in one life of the server: whoever takes a lane, and whoever moves one, draws a new one.
 create sequence :"schema".epochs cache 1;
 
 -- How far each lane is; the highest revision counts. Append-only: inserting the next revision is the
@@ -634,10 +635,11 @@ begin
 end $$;
 
 -- One exchange of a lane's owner: what it writes, then what it asks, which sees that. A write inserts the revision
--- after the one that it replaces: what is not there with the owner's epoch, or has been followed already, is stale.
+-- after the one that it replaces: what is not there with the owner's epoch, or has been followed already, is stale. So
+-- is a lane that was taken in another life of the server: epochs, revisions and positions may have been drawn again.
 -- The settings keep a plan to the indexes that was made when there were few rows, and is kept.
 create function :"schema".exchange(
-    subscription bigint, lane integer, epoch bigint, revision bigint,
+    subscription bigint, lane integer, life uuid, epoch bigint, revision bigint,
     writes boolean, "position" bigint, ahead bigint[], moves jsonb, succeeded bigint, failed bigint, released boolean,
     ask jsonb, stall_after bigint, continues boolean
 ) returns json
@@ -659,14 +661,16 @@ begin
         select c.subscription, c.lane, c.revision + 1, c.epoch, exchange.released, exchange."position", exchange.ahead
         from :"schema".cursors c
         where c.subscription = exchange.subscription and c.lane = exchange.lane
-          and c.revision = exchange.revision and c.epoch = exchange.epoch;
+          and c.revision = exchange.revision and c.epoch = exchange.epoch
+          and exists (select from :"schema".server_life l where l.token = exchange.life);
     else
         perform from (
             select c.revision, c.epoch from :"schema".cursors c
             where c.subscription = exchange.subscription and c.lane = exchange.lane
             order by c.revision desc limit 1
         ) c
-        where c.revision = exchange.revision and c.epoch = exchange.epoch;
+        where c.revision = exchange.revision and c.epoch = exchange.epoch
+          and exists (select from :"schema".server_life l where l.token = exchange.life);
     end if;
     if not found then
         raise exception using errcode = 'MP003', message = 'the lane has another owner, or its cursor has moved';

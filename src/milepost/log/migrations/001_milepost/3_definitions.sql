@@ -6,7 +6,7 @@ language sql stable
 as $$
     select s.id from :"schema".subscriptions s
     where s."group" = $1 and (s.name = $2 or $2 = any (s.former))
-    order by s.name = $2 desc, s.id desc
+    order by s.name = $2 desc, s.created desc, s.id
     limit 1
 $$;
 
@@ -57,7 +57,7 @@ begin
             where s."group" = declared ->> 'group'
               and (s.name = declared ->> 'renamed_from'
                    or declared ->> 'name' = any (s.former) and not s.name = any (others))
-            order by s.name = declared ->> 'renamed_from' desc, s.id desc
+            order by s.name = declared ->> 'renamed_from' desc, s.created desc, s.id
             limit 1
             for no key update;
             if found then
@@ -71,6 +71,7 @@ begin
                 returning s.* into opened;
                 exit;
             end if;
+            perform :"schema".require_life((declared ->> 'life')::uuid), :"schema".write_through();
             insert into :"schema".subscriptions ("group", name, lanes, since, since_above)
             values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
                     (declared ->> 'since')::timestamptz, (declared ->> 'position')::bigint)
@@ -221,6 +222,7 @@ as $$
 declare
     added integer;
 begin
+    perform :"schema".write_through();
     update :"schema".subscriptions s set definition = s.definition + 1, lanes = add_definition.lanes
     where s.id = add_definition.subscription
     returning s.definition into added;
@@ -438,7 +440,8 @@ as $$
         'status', s.status, 'in_code', s.in_code, 'settings', s.settings,
         'since', :"schema".since_of(s.since, s.since_above), 'acted', s.acted, 'limits', s.limits,
         'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
-        'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end)
+        'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end,
+        'life', (select l.token from :"schema".server_life l))
     from :"schema".subscriptions s
     join :"schema".definitions d on d.subscription = s.id and d.number = $2
     where s.id = $1
@@ -473,6 +476,7 @@ declare
     number integer;
     marked bigint[];
 begin
+    perform :"schema".require_life((declared ->> 'life')::uuid);
     select * into opened from :"schema".subscriptions s where s.id = reorder.subscription for no key update;
     stands := :"schema".stand(subscription, opened.lanes);
     if opened.barrier is distinct from :"schema".reordering(declared) or opened.barrier_until < :"schema".clock()

@@ -5,6 +5,7 @@ create function :"schema".set_status(subscription bigint, status text) returns b
 language plpgsql volatile
 as $$
 begin
+    perform :"schema".write_through();
     update :"schema".subscriptions s set status = set_status.status
     where s.id = set_status.subscription and s.status <> set_status.status;
     if not found then
@@ -78,8 +79,8 @@ end $$;
 -- before by each definition. Rows above one position
 -- and up to another are removed, since those messages come again, or never; tells how many.
 create function :"schema".place_lanes(
-    subscription bigint, barrier text, lanes jsonb, memories jsonb, above bigint, up_to bigint, followers bigint[],
-    since timestamptz, since_above bigint
+    subscription bigint, life uuid, barrier text, lanes jsonb, memories jsonb, above bigint, up_to bigint,
+    followers bigint[], since timestamptz, since_above bigint
 ) returns bigint
 language plpgsql volatile
 as $$
@@ -88,6 +89,7 @@ declare
     given record;
     removed bigint;
 begin
+    perform :"schema".require_life(life), :"schema".write_through();
     select * into opened from :"schema".subscriptions s where s.id = place_lanes.subscription for no key update;
     if opened.barrier is distinct from place_lanes.barrier or opened.barrier_until < :"schema".clock()
         or (:"schema".stand(subscription, opened.lanes)).held

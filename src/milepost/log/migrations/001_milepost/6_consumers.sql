@@ -98,6 +98,7 @@ declare
     opened :"schema".subscriptions;
     stands record;
 begin
+    perform :"schema".require_life((declared ->> 'life')::uuid);
     select * into opened from :"schema".subscriptions s where s.id = reorder_created.subscription for no key update;
     stands := :"schema".stand(subscription, 1);
     if opened.barrier is distinct from reorder_created.barrier or opened.barrier_until < :"schema".clock() or stands.held

@@ -1,0 +1,2 @@
+-- The present life of the server that keeps progress.
+select :"schema".life()
