@@ -507,7 +507,10 @@ class TestMetrics:
         of["messaging__destination__subscription__name"] = "handled"
         assert telemetry.value("milepost.messages.handled", **of) == 4
 
-    async def test_lag_is_asked_when_it_is_collected(self, mp: Milepost, telemetry: Telemetry) -> None:
+    async def test_lag_is_asked_when_it_is_collected(
+        self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
         go_on = asyncio.Event()
 
         @mp.subscription("slow", category="order", lanes=1)
