@@ -4,13 +4,14 @@ import fcntl
 import hashlib
 import os
 import pwd
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import sleep
 from typing import Any
@@ -178,10 +179,7 @@ class PgBouncer:
 @contextmanager
 def pooler_before(server: Server) -> Iterator[PgBouncer]:
     """One that answers."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    pooler = PgBouncer(server, port).start()
+    pooler = PgBouncer(server, free_port()).start()
     try:
         wait_for(pooler.url)
         yield pooler
@@ -189,9 +187,22 @@ def pooler_before(server: Server) -> Iterator[PgBouncer]:
         pooler.remove()
 
 
+PORTS = range(20_000, 32_000)
+"""Below those that the system gives to connections: what is started at one of them has it to itself."""
+
+
+def free_port() -> int:
+    """A port at which something can be started, also again."""
+    while True:
+        port = random.choice(PORTS)
+        with socket.socket() as bound, suppress(OSError):
+            bound.bind(("127.0.0.1", port))
+            return port
+
+
 def wait_for(url: str) -> None:
     """Waits until a server answers."""
-    for _ in range(200):
+    for _ in range(1200):
         try:
             psycopg.connect(url, connect_timeout=1).close()
         except psycopg.OperationalError:

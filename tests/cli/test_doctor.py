@@ -34,7 +34,8 @@ def finding(outcome: Outcome, check: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_nothing_is_wrong(run: Run, log: None) -> None:
+def test_nothing_is_wrong(run: Run, log: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT", 40.0)
     outcome = run("doctor", "--json")
     assert (outcome.status, outcome.err) == (0, "")
     verdicts = {found["check"]: found["verdict"] for found in outcome.json["checks"]}

@@ -31,6 +31,12 @@ async def invoice(message: Message[Any]) -> None: ...
 Execute = Callable[..., list[tuple[Any, ...]]]
 
 
+@pytest.fixture(autouse=True)
+def notifications_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long they take."""
+    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT", 40.0)
+
+
 @pytest.fixture
 def execute(database_url: str, schema: str) -> Iterator[Execute]:
     """Runs a statement in which `{}` is the schema."""
@@ -119,7 +125,8 @@ class TestWorkers:
         program = start("run", "shop:mp", cwd=tmp_path)
         assert program.line() == "invoices: lanes 2, concurrency 10\n"
         run("append", "order-1", "t", "1")
-        while "2 lanes" not in self.said(run, program, signal.SIGKILL):
+        # Its lease is short: it may seem to be gone before it is.
+        while "2 lanes" not in self.said(run, program, signal.SIGKILL) or program.process.poll() is None:
             pass
         outcome = run("doctor", "--json")
         found = finding(outcome, "workers")

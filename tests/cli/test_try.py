@@ -5,6 +5,7 @@ import pty
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import Any
 from urllib.parse import quote
 
@@ -13,6 +14,7 @@ import pytest
 
 from cli.program import Outcome, Program, Run, Start
 from milepost import Message, NewMessage, SyncMilepost
+from milepost.engine import trial
 from support import MakeMilepost
 
 SHOP = """
@@ -65,6 +67,7 @@ async def balance(event: Placed, tx: Transaction, context: Context) -> None:
         case "puts off":
             raise RetryLater(60, count=False, reason="closed")
         case "waits":
+            Path("waits").touch()
             await asyncio.Event().wait()
         case "expects":
             await tx.append("order-1", NewMessage("due"), expected=7)
@@ -226,7 +229,7 @@ def test_everything_is_told_and_rolled_back(
         ("parks", 1, ["raised after", "would be parked: odd"]),
         ("skips", 0, ["would be skipped: old"]),
         ("puts off", 1, ["would be tried again in 60.0 s, and this counts as no attempt: closed"]),
-        ("waits", 1, ["timed out after 2 s", "would be tried again in 5.0 s: TimedOut"]),
+        ("waits", 1, ["timed out after 600 s", "would be tried again in 5.0 s: TimedOut"]),
         ("expects", 1, ["its transaction cannot be committed", "WrongVersion: stream 'order-1' is at version 1"]),
         ("defers", 1, ["its transaction cannot be committed", "ForeignKeyViolation"]),
     ],
@@ -241,7 +244,9 @@ def test_each_way_to_end(
     said: Sequence[str],
 ) -> None:
     if how == "waits":
-        monkeypatch.setenv("TIMEOUT", "2")
+        monkeypatch.setenv("TIMEOUT", "600")
+        # Its time is up as soon as it does.
+        monkeypatch.setattr(trial, "monotonic", lambda: monotonic() + 601 * Path("waits").exists())
     position = place(log, how)
     before = contents()
     outcome = tries("balances", position)

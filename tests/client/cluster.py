@@ -1,30 +1,18 @@
 """Several nodes of `milepost serve`, and programs with consumers, each a process of its own."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
+from servers import free_port
+
 PROGRAM = Path(__file__).with_name("program.py")
-
-
-PORTS = range(20_000, 32_000)
-"""Below those that the system gives to connections: a node that is started again has its port to itself."""
-
-
-def free_port() -> int:
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as bound, suppress(OSError):
-            bound.bind(("127.0.0.1", port))
-            return port
 
 
 class Node:

@@ -1,6 +1,8 @@
 """A server, and what stands before it."""
 
-from collections.abc import AsyncIterator, Iterator
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -52,3 +54,16 @@ async def client(proxy: Proxy) -> AsyncIterator[Client]:
     """A client of it, through the proxy."""
     async with milepost.connect(proxy.address) as client:
         yield client
+
+
+@pytest.fixture
+def nobody() -> Iterator[Callable[[], str]]:
+    """Return a function that gives addresses at which nobody listens, and which nobody else gets meanwhile."""
+    with ExitStack() as stack:
+
+        def nobody() -> str:
+            bound = stack.enter_context(socket.socket())
+            bound.bind(("127.0.0.1", 0))
+            return f"http://127.0.0.1:{bound.getsockname()[1]}"
+
+        yield nobody

@@ -1,6 +1,7 @@
 """What stands between a client and a server, and breaks."""
 
 import asyncio
+import socket
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,8 @@ class Proxy:
         parts = urlsplit(address)
         self._host, self._port = parts.hostname or "", parts.port or 0
         self._server: asyncio.Server | None = None
+        self._kept: socket.socket | None = None
+        """Has the port while nobody listens there, so that nobody else gets it."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._swallows = asyncio.Event()
         self.port = 0
@@ -27,6 +30,8 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.refuse()
+        if self._kept is not None:
+            self._kept.close()
 
     @property
     def address(self) -> str:
@@ -34,14 +39,22 @@ class Proxy:
 
     async def listen(self) -> None:
         """Takes connections, at the same port as before."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
+        kept, self._kept = self._kept or self._bound(), None
+        self.port = kept.getsockname()[1]
+        self._server = await asyncio.start_server(self._connected, sock=kept)
 
     async def refuse(self) -> None:
         """Takes no connections, and cuts those that there are."""
         if self._server is not None:
             self._server.close()
+            self._server, self._kept = None, self._bound()
         self.cut()
+
+    def _bound(self) -> socket.socket:
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", self.port))
+        return bound
 
     def swallow(self) -> None:
         """What the server answers from now on gets lost, with the connection."""

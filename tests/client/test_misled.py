@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 import pytest
 
 import milepost
 from client.odd import answering, http
-from client.test_reaching import nobody
 from contract.both import order
 from contract.test_consuming import take, until
 from milepost import Milepost
@@ -27,7 +27,9 @@ def warned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) ->
     return caplog
 
 
-async def test_nobody_answers(make_mp: MakeMilepost, warned: pytest.LogCaptureFixture) -> None:
+async def test_nobody_answers(
+    make_mp: MakeMilepost, warned: pytest.LogCaptureFixture, nobody: Callable[[], str]
+) -> None:
     address = nobody()
     async with serving(make_mp(), advertise=address):
         await until(lambda: _says(warned, f"{address}, {WARNING}does not answer"))

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import shutil
-import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,14 +24,7 @@ CURVE = "ec_paramgen_curve:prime256v1"
 """A key that is made sooner than others."""
 
 
-def nobody() -> str:
-    """An address at which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
-async def test_nobody_is_there() -> None:
+async def test_nobody_is_there(nobody: Callable[[], str]) -> None:
     async with milepost.connect([nobody(), nobody()], patience=0.2) as client:
         with pytest.raises(Unavailable, match=r"cannot be reached: .*; .*cannot be reached: ") as raised:
             await client.head()
@@ -45,7 +38,7 @@ async def test_nobody_is_there() -> None:
             await anext(client.follow())
 
 
-async def test_another_node_is_asked(address: str) -> None:
+async def test_another_node_is_asked(address: str, nobody: Callable[[], str]) -> None:
     async with milepost.connect([nobody(), address, nobody()]) as client:
         assert await client.head() == 0
         await client.append("a-1", order(1))

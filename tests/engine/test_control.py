@@ -656,7 +656,9 @@ class TestUpdateAndDelete:
                 nonlocal running, most
                 running += 1
                 most = max(most, running)
-                await asyncio.sleep(0.005)
+                # Whoever may begin beside it does so meanwhile.
+                for _ in range(20):
+                    await asyncio.sleep(0)
                 running -= 1
 
             return made

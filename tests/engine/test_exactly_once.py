@@ -522,7 +522,7 @@ async def test_a_race_that_is_lost_every_time_is_a_failed_attempt_of_its_message
 
     declare(mp, write, batch, retry=Retry.never)
     await fill(mp, 6)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(100):
         await mp.run_until_idle(errors="park")
     assert await effects(mp) == [0, 1, 3, 4, 5]
     [(position, state, reason)] = await states(mp)
@@ -562,7 +562,7 @@ async def test_a_handler_that_ends_its_connection_every_time_fails(
 
     declare(mp, write, batch, retry=Retry.never)
     await fill(mp, 6)
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(100):
         await mp.run_until_idle(errors="park")
     assert [(position, state) for position, state, _ in await states(mp)] == [(each, "parked") for each in parked]
     assert await effects(mp) == [position for position in range(1, 7) if position not in parked]

@@ -153,7 +153,7 @@ async def test_who_works_on_it_is_told(mp: Milepost) -> None:
 
 
 async def test_what_needs_attention_is_counted_and_is_no_lag(mp: Milepost) -> None:
-    @mp.subscription("failing", category="order", lanes=1)
+    @mp.subscription("failing", category="order", lanes=1, retry=Retry(delay=3600))
     async def handle(message: Message[Any]) -> None:
         if message.stream == "order-0":
             raise Park("odd")

@@ -307,44 +307,44 @@ class TestClaims:
         assert (await jobs.settle(ack=[longer, lost])).refused == (lost,)
 
     async def test_the_subscription_says_how_long(self, mp: Milepost, clock: Clock) -> None:
-        jobs = await Jobs.create(mp, timeout=5)
+        jobs = await Jobs.create(mp, timeout=500)
         await jobs.append(1)
         [task] = await jobs.pull()
-        await clock.advance(4)
+        await clock.advance(400)
         await jobs.settle(extend=task)
-        await clock.advance(4)
+        await clock.advance(400)
         assert await jobs.pull() == ()
         assert await jobs.states() == {1: "running"}
-        await clock.advance(2)
+        await clock.advance(101)
         assert await jobs.pull() == ()
         assert await jobs.states() == {1: "retrying"}
 
     async def test_an_expired_claim_ends_in_parked_at_the_limit(self, mp: Milepost, clock: Clock) -> None:
-        jobs = await Jobs.create(mp, retry=Retry(attempts=3, delay=1, jitter=0))
+        jobs = await Jobs.create(mp, retry=Retry(attempts=3, delay=100, factor=1, jitter=0))
         await jobs.append(1)
         for attempt in (1, 2, 3):
-            [task] = await jobs.pull(timeout=10)
+            [task] = await jobs.pull(timeout=1000)
             assert task.attempt == attempt
-            await clock.advance(11)
+            await clock.advance(1001)
             assert await jobs.pull() == ()
-            await clock.advance(10)
+            await clock.advance(101)
         [row] = await jobs.rows()
         assert (row.state, row.attempts, row.due) == ("parked", 3, None)
         assert row.consumer is not None
         assert row.consumer in row.reason
 
     async def test_the_wait_between_attempts_is_the_policys(self, mp: Milepost, clock: Clock) -> None:
-        jobs = await Jobs.create(mp, retry=Retry(attempts=4, delay=10, factor=3, max_delay=50, jitter=0))
+        jobs = await Jobs.create(mp, retry=Retry(attempts=4, delay=1000, factor=3, max_delay=5000, jitter=0))
         await jobs.append(1)
-        for wait in (10, 30, 50):
-            [task] = await jobs.pull(timeout=1000)
+        for wait in (1000, 3000, 5000):
+            [task] = await jobs.pull(timeout=100_000)
             await jobs.settle(retry=task)
             [row] = await jobs.rows()
             assert row.due is not None
             assert (row.due - row.since).total_seconds() == pytest.approx(wait, abs=1)
-            await clock.advance(wait - 1)
+            await clock.advance(wait - 100)
             assert await jobs.pull() == ()
-            await clock.advance(1)
+            await clock.advance(100)
         [task] = await jobs.pull()
         await jobs.settle(retry=task)
         assert await jobs.states() == {1: "parked"}
@@ -402,10 +402,10 @@ class TestSettling:
 
     async def test_after_is_when_they_come_again(self, jobs: Jobs, clock: Clock) -> None:
         await jobs.append(2)
-        await jobs.settle(retry=await jobs.pull(), after=100)
-        await clock.advance(99)
+        await jobs.settle(retry=await jobs.pull(), after=1000)
+        await clock.advance(900)
         assert await jobs.pull() == ()
-        await clock.advance(2)
+        await clock.advance(101)
         tasks = await jobs.pull()
         assert [task.attempt for task in tasks] == [2, 2]
         await jobs.settle(retry=tasks, after=0)
@@ -447,7 +447,7 @@ class TestSettling:
         assert len((await jobs.settle(ack=tasks[:2])).moved) == 2
 
     async def test_done_ones_are_kept_for_as_long_as_it_says(self, mp: Milepost, clock: Clock) -> None:
-        jobs = await Jobs.create(mp, keep_done=60)
+        jobs = await Jobs.create(mp, keep_done=600)
         await jobs.append(3)
         one, two, three = await jobs.pull()
         await jobs.settle(ack=[one, two], skip=three)
@@ -456,18 +456,18 @@ class TestSettling:
         assert (row.attempts, row.total, row.waiting_behind) == (1, 1, None)
         assert [traced.state for traced in await mp.trace("job-1")] == ["done"] * 3
         assert (await jobs.managed.retry([1])).refused == {1: "it is done"}
-        await clock.advance(59)
+        await clock.advance(500)
         await jobs.pull()
         assert len(await jobs.rows()) == 3
-        await clock.advance(2)
+        await clock.advance(101)
         await jobs.pull()
         assert await jobs.rows() == []
 
     async def test_what_was_kept_goes_some_at_a_time(self, mp: Milepost, clock: Clock) -> None:
-        jobs = await Jobs.create(mp, keep_done=1)
+        jobs = await Jobs.create(mp, keep_done=600)
         await jobs.append(1200)
         await jobs.settle(ack=await jobs.pull(limit=2000))
-        await clock.advance(2)
+        await clock.advance(601)
         await jobs.pull()
         assert await jobs.managed.count_deliveries() == 200
         await jobs.pull()
@@ -513,10 +513,10 @@ class TestOrder:
     async def test_a_retrying_one_holds_its_key(self, mp: Milepost, clock: Clock) -> None:
         jobs = await Jobs.create(mp, ordered_by="stream")
         await jobs.append(2)
-        await jobs.settle(retry=await jobs.pull(), after=10)
+        await jobs.settle(retry=await jobs.pull(), after=1000)
         await jobs.append(1)
         assert await jobs.pull() == ()
-        await clock.advance(11)
+        await clock.advance(1001)
         assert await jobs.drain() == [1, 2, 3]
 
     async def test_a_parked_one_blocks_its_key_until_a_person_decides(self, mp: Milepost) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from milepost import Message, Milepost, NewMessage, Transaction, by_function, by_property
 from milepost.dispatch import Retry
-from milepost.engine import sharing
+from milepost.engine import sharing, slots
 from milepost.engine.context import Context
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
 from milepost.engine.report import Tally
@@ -302,7 +302,7 @@ async def test_a_handler_parks_skips_and_postpones(mp: Milepost) -> None:
 
     await fill(mp, 4, streams=4)
     async with mp.running():
-        while len(postponed) < 3:
+        while len(postponed) < 3 or "parked" not in [row[1] for row in await rows(mp)]:
             await asyncio.sleep(0.01)
     assert postponed == [1, 1, 1]
     assert await rows(mp) == [(1, "parked", 1, "not now")]
@@ -486,7 +486,10 @@ async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(
 ) -> None:
     """It cannot be stopped: another attempt beside it, or the next message, would break the order."""
     began: list[tuple[str, int, int]] = []
-    may_end, told, expired = threading.Event(), asyncio.Event(), Slot.expired
+    may_end, told, begin, expired = threading.Event(), asyncio.Event(), Slot.begin, Slot.expired
+
+    def first_is_late(slot: Slot, timeout: float) -> None:
+        begin(slot, timeout if began else 0.01)
 
     def noted(slot: Slot) -> bool:
         is_over = expired(slot)
@@ -494,9 +497,11 @@ async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(
             told.set()
         return is_over
 
+    monkeypatch.setattr(slots, "WATCH", (0.01, 0.01))
+    monkeypatch.setattr(Slot, "begin", first_is_late)
     monkeypatch.setattr(Slot, "expired", noted)
 
-    @mp.subscription("plain", category="order", lanes=1, timeout=0.1, retry=Retry(delay=0, jitter=0))
+    @mp.subscription("plain", category="order", lanes=1, timeout=600, retry=Retry(delay=0, jitter=0))
     def handle(message: Message[Any], context: Context) -> None:
         began.append((message.stream, message.version, context.attempt))
         if len(began) == 1:

@@ -32,6 +32,7 @@ from milepost import (
     by_property,
 )
 from milepost.engine.reporting import Reporting
+from milepost.engine.trace import asking
 from milepost.engine.trace.traced import Traced
 from milepost.log import database
 from milepost.log.statements import Statements
@@ -42,6 +43,12 @@ from support import MakeMilepost, qualified, until_somebody_waits_for
 MORE = pytest.mark.shard("simulation")
 BEHIND = timedelta(seconds=5)
 """What a worker's clock may be behind the database's: as long as the answer took that it was set by."""
+
+
+@pytest.fixture(autouse=True)
+def workers_have_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can answer does: nobody is taken for silent because a machine stands still for a moment."""
+    monkeypatch.setattr(asking, "ANSWER", 30.0)
 
 
 def new(data: Any = None, type: str = "placed", **properties: Any) -> NewMessage:
@@ -310,6 +317,7 @@ async def test_a_worker_that_does_not_answer(mp: Milepost, monkeypatch: pytest.M
         [owner] = (await mp.manage("slow").info()).owners
         [known] = await traced(mp, "order-1", "slow")
         assert (known.state, known.note) == ("in flight", None)
+        monkeypatch.setattr(asking, "ANSWER", 0.5)
         monkeypatch.setattr(Reporting, "tell", no_report)
         [known] = await traced(mp, "order-1", "slow")
         assert (known.state, known.note) == ("in flight", f"{owner} does not answer")

@@ -22,7 +22,8 @@ ASLEEP: LiteralString = "select pg_sleep(60), %(count)s::int"
 
 
 @pytest.fixture
-async def bulk(database: Database) -> AsyncIterator[Bulk]:
+async def bulk(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bulk]:
+    monkeypatch.setattr(module, "CANCEL_TIMEOUT", 60.0)
     bulk = Bulk(database)
     yield bulk
     bulk.close()

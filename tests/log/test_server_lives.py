@@ -12,7 +12,7 @@ import pytest
 
 from conftest import absent
 from milepost import Milepost, NewMessage, Unavailable
-from milepost.log import database, feed
+from milepost.log import database, feed, wakeups
 from milepost.log.reader import Query
 from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
 from support import Connection, Follower, following, positions
@@ -270,7 +270,8 @@ async def test_a_promoted_standby_is_another_life(server: Server) -> None:
             await asyncio.to_thread(server.start)
 
 
-async def test_a_lost_listener_reconnects(mp: Milepost) -> None:
+async def test_a_lost_listener_reconnects(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", 40.0)
     mp.log.feed.poll = None
     async with following(mp) as follower:
         await mp.log.wakeups.probed()

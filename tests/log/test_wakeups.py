@@ -13,7 +13,7 @@ import pytest
 from psycopg import sql
 
 from milepost import Milepost, MilepostError, NewMessage
-from milepost.log import feed
+from milepost.log import feed, wakeups
 from milepost.log.database import driver
 from milepost.log.reader import PAGE_MESSAGES
 from support import Connection, Follower, MakeMilepost, following, qualified
@@ -26,6 +26,12 @@ def database_url(request: pytest.FixtureRequest) -> str:
     """Both servers: what is tested here rests on what each of them does."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
+
+
+@pytest.fixture(autouse=True)
+def listening_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here it does, however long a word to oneself takes."""
+    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", 40.0)
 
 
 @pytest.fixture
@@ -181,14 +187,14 @@ async def test_a_reader_that_finds_much_whenever_it_looks_makes_nobody_tell_of_i
     mp: Milepost, make_mp: MakeMilepost, count: int, is_marked: bool
 ) -> None:
     """It looks anyway. Where it finds only a few, it would rather be told."""
-    wakeups, horizon = mp.log.wakeups, mp.log.horizon
+    horizon = mp.log.horizon
     sample = horizon.sample
     marked: list[bool] = []
     """Before each time that it looked, and found messages."""
     async with make_mp() as appender:
 
         async def append_first() -> None:
-            await wakeups.probed()
+            await mp.log.wakeups.probed()
             if len(marked) < 20:
                 marked.append(await marks(mp) != [])
                 await appender.append("a-1", [M] * count)

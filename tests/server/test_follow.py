@@ -170,7 +170,7 @@ async def test_who_never_reads_costs_nobody_anything(mp: Milepost, start_server:
 
 
 async def test_who_never_reads_is_left(mp: Milepost, serve: Serve) -> None:
-    server = await serve(stalled_seconds=0.5, followers=1)
+    server = await serve(stalled_seconds=3, followers=1)
     await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 100)
     idle = idle_follower(server.port)
     async with server.client() as client, asyncio.timeout(60):

@@ -12,7 +12,8 @@ from server.answers import done
 from support import MakeMilepost
 
 
-async def test_healthy(client: httpx.AsyncClient) -> None:
+async def test_healthy(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 60)
     for path in ("/healthz", "/readyz"):
         assert done(await client.get(path)) == {"status": "ok", "reasons": []}
         answer = await client.head(path)

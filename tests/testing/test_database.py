@@ -309,7 +309,10 @@ async def until_retrying(mp: Milepost) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_follower_goes_on_after_an_advance(milepost_db: MilepostDB, shop: Shop) -> None:
+async def test_a_follower_goes_on_after_an_advance(
+    milepost_db: MilepostDB, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milepost.log.wakeups.PROBE_TIMEOUT", 40.0)
     mp = milepost_db.use(shop.mp)
     async with mp, asyncio.timeout(40):
         # Without a word the feed would sleep on, by marks of a time that is over.

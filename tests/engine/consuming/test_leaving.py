@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.consuming.taking import PATIENCE, ack, is_dry, orders, take, taking, until
+from engine.consuming.taking import PATIENCE, ack, has_looked, is_dry, orders, take, taking, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
 from milepost.engine.consuming.company import Company
 from milepost.engine.consuming.consumer import Consumer
@@ -163,8 +163,8 @@ class TestDrain:
             assert await ack(await take(other, 3)) == [4, 5, 6]
             over = asyncio.create_task(_rest(draining))
             await ack(held[:2])
-            done, _ = await asyncio.wait([over], timeout=0.1)
-            assert not done
+            await has_looked(draining)
+            assert not over.done()
             await ack(held[2:])
             assert await over == []
 

@@ -147,8 +147,8 @@ async def test_one_that_nobody_takes_from_any_more_can_be_operated_at_once(mp: M
         async with mp.consumer("left") as left:
             await ack(await take(left, 1))
         assert await _served(mp) == ["kept"]
-        await mp.manage("left").move("beginning", timeout=5)
+        await mp.manage("left").move("beginning", timeout=PATIENCE)
         async with mp.consumer("left") as anew:
             assert [each.position for each in await take(anew, 2)] == [1, 2]
-        await mp.manage("left").delete(timeout=5)
+        await mp.manage("left").delete(timeout=PATIENCE)
         assert await ack(await take(kept, 2)) == [1, 2]

@@ -303,8 +303,9 @@ async def test_a_late_settlement_changes_nothing(mp: Milepost) -> None:
     await orders(mp, 1)
     async with mp.consumer("shipping", capacity=1) as slow:
         [late] = await take(slow, 1)
-        await late.extend(0.01)
         async with taking(mp, "shipping", _hold, priority=1) as other:
+            # The other is there by then: it does not come to the slow one again.
+            await late.extend(0.01)
             await other.until(1)
             for settle in (late.ack, late.retry, late.park, late.skip, late.stop):
                 with pytest.raises(Lost):

@@ -39,6 +39,7 @@ async def test_it_takes_over_at_once_when_the_owner_leaves_in_good_order(
 ) -> None:
     """It would not look by itself for an hour: the other one tells."""
     monkeypatch.setattr("milepost.engine.sharing.BALANCE", 3600.0)
+    monkeypatch.setattr("milepost.log.wakeups.PROBE_TIMEOUT", PATIENCE)
     caplog.set_level(logging.INFO)
     await mp.create_subscription("shipping", timeout=3600, lease=3600)
     await orders(mp, 5)

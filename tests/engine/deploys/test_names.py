@@ -8,7 +8,7 @@ from engine.deploys.record import by_stream, disorders, repeated
 from engine.deploys.version import Version
 from milepost import Milepost
 
-V1 = Version(label="v1")
+V1 = Version(label="v1", lease=15)
 V2 = V1.but("v2", name="purchases", renamed_from="orders")
 
 

@@ -10,7 +10,7 @@ from engine.deploys.version import Version
 from milepost import Milepost, NewMessage
 
 DEPLOYS = pytest.mark.shard("deploys")
-V1 = Version(label="v1")
+V1 = Version(label="v1", lease=15)
 ORDER: dict[str, Key] = {"stream": by_stream, "property": by_key, "function 1": by_key, "function 2": by_key}
 
 

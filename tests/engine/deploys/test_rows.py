@@ -13,7 +13,7 @@ from milepost import Milepost
 from milepost.names import bucket_of
 from patience import within
 
-V1 = Version(label="v1")
+V1 = Version(label="v1", lease=15)
 
 
 async def parked_one(deploy: Deploy, load: Load, stored: Stored, version: Version) -> int:

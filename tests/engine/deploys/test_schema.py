@@ -8,7 +8,7 @@ from engine.deploys.record import by_stream, disorders, repeated
 from engine.deploys.stored import Stored
 from engine.deploys.version import Version
 
-OLD = Version(label="v1")
+OLD = Version(label="v1", lease=15)
 NEW = OLD.but("v2", migrations=1)
 
 NEWEST = "select max(number) from {0}.migrations"

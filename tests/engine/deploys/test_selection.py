@@ -13,7 +13,7 @@ from engine.deploys.version import Version
 from milepost import Message, Milepost
 from patience import within
 
-V1 = Version(label="v1")
+V1 = Version(label="v1", lease=15)
 
 Wanted = Callable[[Message[object]], bool]
 

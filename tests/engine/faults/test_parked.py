@@ -37,7 +37,7 @@ def program(make_mp: MakeMilepost, seen: Seen) -> Milepost:
     """A program that parks what is odd; in one lane, so that what came later was looked at later."""
     mp = make_mp()
 
-    @mp.subscription("lines", category="order", lanes=1, lease=2)
+    @mp.subscription("lines", category="order", lanes=1, lease=15)
     async def handle(message: Message[Any]) -> None:
         seen[message.stream].append(message.version)
         if message.type == "odd":

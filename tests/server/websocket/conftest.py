@@ -93,7 +93,7 @@ def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 async def shipping(mp: Milepost) -> str:
     """The address of a subscription that takes everything."""
-    await mp.create_subscription("shipping", lease=5)
+    await mp.create_subscription("shipping", lease=30)
     return "default/shipping"
 
 

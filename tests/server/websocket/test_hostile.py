@@ -200,7 +200,8 @@ async def test_who_never_reads_is_ended_and_costs_nobody_anything(
     mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hall, "RESUME", 0.1)
-    server = await serve(stalled_seconds=0.5)
+    # Long enough for the one that does read.
+    server = await serve(stalled_seconds=3)
     await mp.manage("shipping").update(retry=Retry(delay=0))
     blob = {"blob": "x" * 200_000}
     for n in range(100):
