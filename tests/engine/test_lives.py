@@ -145,6 +145,55 @@ class TestHandlers:
             async with mp.running():
                 await story.run()
 
+    @pytest.mark.parametrize("start", ["beginning", "now"])
+    async def test_a_subscription_that_is_lost_is_declared_again(
+        self, mp: Milepost, make_mp: MakeMilepost, server: Lossy, start: str
+    ) -> None:
+        """Its number is nobody else's: another one that is made meanwhile is not taken for it."""
+        await mp.append("order-1", NewMessage("kept"))
+        await server.flush()
+        seen: Seen = []
+
+        @mp.subscription("lines", category="order", start=start, checkpoint=WRITTEN)
+        async def handle(message: Message[Any]) -> None:
+            seen.append((message.position, message.type))
+
+        async with mp.running():
+            lost = (await mp.append("order-1", NewMessage("lost"))).position
+            await until(lambda: (lost, "lost") in seen, 60)
+            await server.crash()
+            await until_available(mp)
+            async with make_mp() as another:
+                await another.create_subscription("others", category="order", start="now")
+                new = [await another.append("order-2", NewMessage("new")) for _ in range(NEW)]
+            wanted = {(each.position, "new") for each in new}
+            await until(lambda: wanted <= set(seen), 60)
+            await until_stored(mp)
+        assert ((1, "kept") in seen) is (start == "beginning")
+        assert (await mp.manage("others").info()).lag.positions == NEW
+
+    async def test_a_definition_that_is_lost_is_declared_again(self, make_mp: MakeMilepost, server: Lossy) -> None:
+        """What the older one does not select is handled."""
+        seen: Seen = []
+        old = make_mp()
+        old.subscription("lines", category="order", types=["kept"], start="now")(_ignore)
+        async with old, old.running():
+            await server.flush()
+        async with make_mp() as mp:
+
+            @mp.subscription("lines", category="order", start="now", checkpoint=WRITTEN)
+            async def handle(message: Message[Any]) -> None:
+                seen.append((message.position, message.type))
+
+            async with mp.running():
+                lost = (await mp.append("order-1", NewMessage("lost"))).position
+                await until(lambda: (lost, "lost") in seen, 60)
+                await server.crash()
+                await until_available(mp)
+                new = [await mp.append("order-2", NewMessage("new")) for _ in range(NEW)]
+                wanted = {(each.position, "new") for each in new}
+                await until(lambda: wanted <= set(seen), 60)
+
     async def test_exactly_once(self, mp: Milepost, make_mp: MakeMilepost, server: Lossy) -> None:
         await mp.log.database.execute(qualified("create table {}.effects (position bigint, type text)", mp), {})
         story = Story(mp, make_mp, server)
@@ -160,6 +209,9 @@ class TestHandlers:
             await until_stored(mp)
         rows = await mp.log.database.execute(qualified("select * from {}.effects order by 1", mp), {})
         assert rows == [(number + 1, "kept" if number < 3 else "new") for number in range(3 + NEW)]
+
+
+async def _ignore(message: Message[Any]) -> None: ...
 
 
 class TestConsumers:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
+from uuid import uuid4
 
 import pytest
 
@@ -18,15 +19,17 @@ from milepost.progress.protocol import Held
 
 HEAD = 100_000
 PAGE = 100
+LIFE = uuid4()
 
 
 class Log:
     """A log of messages that no lane wants, which says where it was read: feed and pages in one."""
 
-    generation = 0
+    life = LIFE
 
     def __init__(self) -> None:
         self.head = HEAD
+        self.of_page = LIFE
         self.reads: list[int] = []
 
     @contextmanager
@@ -36,7 +39,7 @@ class Log:
     async def after(self, position: int, lanes: Collection[int]) -> Segment:
         self.reads.append(position)
         await asyncio.sleep(0)
-        return Segment(position, min(position + PAGE, self.head), [])
+        return Segment(position, min(position + PAGE, self.head), [], self.of_page)
 
     async def close(self) -> None:
         pass
@@ -45,9 +48,8 @@ class Log:
 def lane_at(number: int, position: int) -> Owned:
     state: LaneState[Any] = LaneState(cursor=Cursor(position), now=0.0)
     lane: Lane[Message[Any]] = Lane(Settings(ordered=False), state, random=lambda: 0.5)
-    return Owned(
-        Held(subscription=1, lane=number, epoch=1, revision=1, state=state), lane, UNRELATED, looks_first=False
-    )
+    held = Held(subscription=1, lane=number, epoch=1, revision=1, state=state, log_life=LIFE)
+    return Owned(held, lane, UNRELATED, looks_first=False)
 
 
 def reading_of(log: Log) -> Reading:
@@ -94,4 +96,21 @@ async def test_one_with_a_backlog_does_not_wait_for_one_at_the_head() -> None:
         await asyncio.sleep(0)
     assert log.reads.count(0) == 1
     assert len(log.reads) < 40
+    await end(task)
+
+
+async def test_a_page_of_another_life_is_for_nobody() -> None:
+    """Other messages are at its positions now."""
+    log = Log()
+    reading = reading_of(log)
+    lane = lane_at(0, 0)
+    reading.reads_for({0: lane})
+    log.of_page = uuid4()
+    task = asyncio.create_task(reading.run())
+    while len(log.reads) < 3:
+        await asyncio.sleep(0)
+    assert lane.lane.reach == 0
+    log.of_page = LIFE
+    while lane.lane.reach < 3 * PAGE:
+        await asyncio.sleep(0)
     await end(task)

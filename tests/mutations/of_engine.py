@@ -4,6 +4,20 @@ from mutations.mutation import Mutation
 
 ENGINE = (
     Mutation(
+        "a page of another life goes to lanes of this one",
+        "engine/reading.py",
+        "[owned for owned in together if owned.held.log_life == segment.life]",
+        "list(together)",
+        ("engine/test_reading.py::test_a_page_of_another_life_is_for_nobody",),
+    ),
+    Mutation(
+        "progress in memory stays where it was when the log goes back",
+        "progress/memory.py",
+        "            self._go_back(survived_since(self._log_lives[-1]))",
+        "            survived_since(self._log_lives[-1])",
+        ("progress/test_lives.py::test_progress_in_memory_goes_back_with_the_log",),
+    ),
+    Mutation(
         "a replay marks what had not been handled as repeated too",
         "engine/repeats.py",
         "        return self._was_passed(message) and self._was_selected(message)",

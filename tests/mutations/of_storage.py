@@ -72,8 +72,8 @@ STORAGE = (
     Mutation(
         "whoever had the lane before may still write",
         PROGRESS,
-        "          and c.revision = exchange.revision and c.epoch = exchange.epoch;\n    else",
-        "          and c.revision = exchange.revision;\n    else",
+        "          and c.revision = exchange.revision and c.epoch = exchange.epoch\n",
+        "          and c.revision = exchange.revision\n",
         ("progress/test_postgresql.py::TestRevisions::test_a_revision_that_comes_again_with_another_owner",),
     ),
     Mutation(
@@ -82,6 +82,34 @@ STORAGE = (
         "and c.revision = g.revision and c.epoch = g.epoch",
         "and c.revision = g.revision",
         ("progress/test_postgresql.py::TestRevisions::test_a_revision_that_comes_again_with_another_owner",),
+    ),
+    Mutation(
+        "a lane of another life of the server may still write",
+        PROGRESS,
+        '          and exists (select from :"schema".server_life l where l.token = exchange.life);\n    else',
+        "        ;\n    else",
+        ("progress/test_lives.py::test_a_lane_is_not_written",),
+    ),
+    Mutation(
+        "of cursors that are written together those of another life are written too",
+        "progress/queries/write_cursors.sql",
+        '    where g.life = (select l.token from :"schema".server_life l)\n',
+        "",
+        ("progress/test_lives.py::test_of_lanes_that_are_written_together_those_of_another_life_are_missing",),
+    ),
+    Mutation(
+        "who reads the log of another life takes lanes",
+        "progress/queries/take.sql",
+        " or c.life <> %(log_life)s::uuid",
+        "",
+        ("progress/test_lives.py::test_nothing_is_taken_by_who_reads_the_log_of_another_life",),
+    ),
+    Mutation(
+        "a move that was reckoned before a crash is made after it",
+        OPERATING,
+        '    perform :"schema".require_life(life), :"schema".write_through();',
+        '    perform :"schema".write_through();',
+        ("progress/test_lives.py::test_a_move_is_refused",),
     ),
     Mutation(
         "a worker that has expired keeps its lanes",
@@ -140,8 +168,8 @@ STORAGE = (
     Mutation(
         "what was read beyond a barrier is handed out",
         "log/segment.py",
-        "        return Segment(self.low, position, [message for message in self.messages if "
-        "message.position <= position])",
+        "        return replace(self, high=position, messages=[each for each in self.messages if "
+        "each.position <= position])",
         "        return self",
         ("log/test_segment.py::test_nothing_is_beyond_its_end",),
     ),
@@ -178,8 +206,8 @@ STORAGE = (
     Mutation(
         "what the log knew before the server restarted is still believed",
         "log/horizon.py",
-        "                self._forget()\n            self._life = life",
-        "                pass\n            self._life = life",
+        "                self._forget()\n",
+        "                pass\n",
         ("log/test_horizon.py::test_what_was_known_in_another_generation_is_not_taken",),
     ),
     Mutation(

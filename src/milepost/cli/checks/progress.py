@@ -77,7 +77,7 @@ async def _contradiction(examined: Examined) -> str | None:
     rows = await kept.rows(Statements(kept.schema, "milepost.progress").get("followed"))
     if not rows:
         return None
-    followed, horizon, position, id_ = rows[0]
+    followed, horizon, position, id_, _ = rows[0]
     log: UUID = await examined.value(Statements(examined.schema).get("identity"))
     if followed != log:
         return (
