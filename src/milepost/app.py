@@ -62,6 +62,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Names = str | Sequence[str]
 
+MESSAGES_A_SECOND = 1000
+"""How many messages of an append to several streams a slow server writes: so much longer it may take."""
 NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
@@ -529,6 +531,9 @@ class Milepost(Registering):
         """Appends to several streams: all or nothing. `expected` has a version for each stream that needs one."""
         batches = {stream: _several(of_stream) for stream, of_stream in messages.items()}
         executor = await self._writer(connection)
+        if isinstance(executor, Database):
+            count = sum(map(len, batches.values()))
+            executor = executor.within(executor.statement_seconds + count / MESSAGES_A_SECOND)
         return await self._appender.append_many(executor, batches, expected=expected or {}, wake=wake)
 
     async def read(

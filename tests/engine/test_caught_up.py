@@ -239,9 +239,9 @@ async def test_it_asks_little_while_it_waits(mp: Milepost, monkeypatch: pytest.M
     asked: list[str] = []
     fetch = database.fetch
 
-    async def counting(connection: Any, statement: Any, parameters: Any) -> Any:
+    async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         asked.append(statement)
-        return await fetch(connection, statement, parameters)
+        return await fetch(connection, statement, parameters, seconds)
 
     monkeypatch.setattr(database, "fetch", counting)
     with pytest.raises(NotHandledYet):

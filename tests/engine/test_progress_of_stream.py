@@ -244,9 +244,9 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
     rows = 0
     fetch = database.fetch
 
-    async def counting(connection: Any, statement: Any, parameters: Any) -> Any:
+    async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         nonlocal rows
-        found = await fetch(connection, statement, parameters)
+        found = await fetch(connection, statement, parameters, seconds)
         rows += len(found)
         return found
 

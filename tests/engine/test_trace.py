@@ -1105,9 +1105,9 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     seen: list[str] = []
     fetch = database.fetch
 
-    async def counting(connection: Any, statement: Any, parameters: Any) -> Any:
+    async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         seen.append(statement)
-        return await fetch(connection, statement, parameters)
+        return await fetch(connection, statement, parameters, seconds)
 
     monkeypatch.setattr(database, "fetch", counting)
     return seen

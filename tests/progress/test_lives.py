@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -23,6 +23,10 @@ async def owner(postgres: PostgresKeeper) -> Owner:
 
 def at(position: int, *ahead: tuple[int, int]) -> Write:
     return Write(Cursor(position, ahead), (), Tally())
+
+
+def _nothing(life: UUID) -> int:
+    raise AssertionError(life)
 
 
 async def another_life(postgres: PostgresKeeper) -> None:
@@ -122,13 +126,13 @@ async def test_a_move_is_refused(postgres: PostgresKeeper) -> None:
 
 async def test_progress_in_memory_goes_back_with_the_log() -> None:
     progress, [first, second] = MemoryProgress(), [uuid4(), uuid4()]
-    await progress.follow(first, {}.__getitem__)
+    await progress.follow(first, _nothing)
     held = await taken(progress)
     owner = Owner(progress, held)
     await owner.add(row(5), row(8))
-    await progress.follow(first, {}.__getitem__)
+    await progress.follow(first, _nothing)
     await owner.swap(at(9, (12, 14), (20, 30)))
-    await progress.follow(second, {first: 6}.__getitem__)
+    await progress.follow(second, lambda _: 6)
     with pytest.raises(Stale):
         await owner.ask()
     assert await progress.take(held.subscription, [0], log_life=first) == []

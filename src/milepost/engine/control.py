@@ -163,7 +163,7 @@ class Control:
         if up_to <= above:
             return 0
         parameters = {"above": above, "up_to": up_to}
-        rows = await self._log.database.execute(self._log.statements.get("count_between"), parameters)
+        rows = await self._log.database.within(None).execute(self._log.statements.get("count_between"), parameters)
         return int(rows[0][0])
 
     # Changing and deleting

@@ -26,7 +26,7 @@ from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import MilepostError, Unavailable
 from milepost.log.appender import Appender
 from milepost.log.connections import executor_of
-from milepost.log.database import Connection, Database, driver
+from milepost.log.database import Connection, Database, Deadline, driver
 from milepost.log.message import Message
 from milepost.progress.protocol import Exchanged, Progress, Stale
 
@@ -160,6 +160,8 @@ class ExactlyOnce:
         self._grouping = Grouping(batch or MESSAGES)
         self._setbacks = Setbacks(random.random)
         self._bound = _bound(timeout, lease)
+        self._call_seconds = timeout + database.statement_seconds
+        """How long a call and the statements around it may take: after its time-out the server may not answer."""
         self._stall_after = stall_after
         self._on_park = on_park
         self._committed = committed
@@ -220,28 +222,9 @@ class ExactlyOnce:
 
     async def _run(self, owned: Owned, deliveries: list[AnyDelivery], slot: Slot) -> Failures:
         begun = time.monotonic()
-        done: list[AnyDelivery] = []
-        failures: Failures = {}
-        exchanged: Exchanged | None = None
-        transaction: str | None = None
-        async with self._database.connection() as connection, _transaction(connection):
-            appends = Appends(self._appender)
-            if self._batch:
-                transaction = await self._begin_together(connection)
-                done, failures = await self._handle_together(connection, appends, deliveries, slot)
-                if failures and not owned.lost:
-                    await _undo(connection, UNDO_ALL, failures)
-                    raise psycopg.Rollback
-            else:
-                done, failures = await self._handle(owned, connection, appends, deliveries, slot)
-            await appends.send(connection)
-            if owned.lost:
-                raise Stale("the lane was lost while its messages were handled")
-            exchange = owned.lane.exchange(self._clock.now(), commits=done)
-            exchanged = await self._exchange(owned, exchange, connection)
-            if transaction and exchanged is not None and exchanged.transaction != transaction:
-                # It began another one, so that the connection looked as it should.
-                raise TransactionEnded
+        async with self._database.connection() as connection:
+            with Deadline(connection, self._database.statement_seconds) as deadline:
+                done, failures, exchanged = await self._commit(owned, deliveries, slot, connection, deadline)
         # It is committed: whatever goes wrong from here on, nothing of it may run again by itself.
         ended_at = time.monotonic()
         self._committed(done, ended_at - begun)
@@ -257,6 +240,41 @@ class ExactlyOnce:
             ended = {*done, *failures}
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
         return failures
+
+    async def _commit(
+        self,
+        owned: Owned,
+        deliveries: list[AnyDelivery],
+        slot: Slot,
+        connection: Connection,
+        deadline: Deadline,
+    ) -> tuple[list[AnyDelivery], Failures, Exchanged | None]:
+        """Handles messages in one transaction with their progress; tells what was done and what failed."""
+        done: list[AnyDelivery] = []
+        failures: Failures = {}
+        exchanged: Exchanged | None = None
+        transaction: str | None = None
+        async with _transaction(connection):
+            appends = Appends(self._appender)
+            if self._batch:
+                transaction = await self._begin_together(connection)
+                deadline.within(self._call_seconds)
+                done, failures = await self._handle_together(connection, appends, deliveries, slot)
+                if failures and not owned.lost:
+                    await _undo(connection, UNDO_ALL, failures)
+                    raise psycopg.Rollback
+            else:
+                done, failures = await self._handle(owned, connection, deadline, appends, deliveries, slot)
+            deadline.within(self._database.statement_seconds)
+            await appends.send(connection)
+            if owned.lost:
+                raise Stale("the lane was lost while its messages were handled")
+            exchange = owned.lane.exchange(self._clock.now(), commits=done)
+            exchanged = await self._exchange(owned, exchange, connection)
+            if transaction and exchanged is not None and exchanged.transaction != transaction:
+                # It began another one, so that the connection looked as it should.
+                raise TransactionEnded
+        return done, failures, exchanged
 
     async def _begin_together(self, connection: Connection) -> str:
         """The name of the transaction."""
@@ -281,7 +299,13 @@ class ExactlyOnce:
         return deliveries, {}
 
     async def _handle(
-        self, owned: Owned, connection: Connection, appends: Appends, deliveries: list[AnyDelivery], slot: Slot
+        self,
+        owned: Owned,
+        connection: Connection,
+        deadline: Deadline,
+        appends: Appends,
+        deliveries: list[AnyDelivery],
+        slot: Slot,
     ) -> tuple[list[AnyDelivery], Failures]:
         """A call for each, between savepoints."""
         done: list[AnyDelivery] = []
@@ -290,6 +314,7 @@ class ExactlyOnce:
         await _send(connection, self._bound + FIRST)
         for number, delivery in enumerate(deliveries, start=1):
             kept = len(appends)
+            deadline.within(self._call_seconds)
             try:
                 await self._calls.one(delivery, slot, Transaction(connection, appends))
                 appends.check()

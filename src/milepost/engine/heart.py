@@ -117,7 +117,8 @@ class Heart:
                 await self._membership.beat()
                 pause = beats
             except Exception as error:  # whatever it is: a heart that stops has lost all lanes
-                logger.warning("the heartbeat waits: %r", error)
+                level = logging.DEBUG if isinstance(error, Unavailable) else logging.WARNING
+                logger.log(level, "heartbeat delayed, trying again: %r", error)
                 pause = min(LOOK, beats)
 
     async def _is_blocked_within(self, seconds: float) -> bool:

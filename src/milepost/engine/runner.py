@@ -21,6 +21,7 @@ from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
 from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
+from milepost.errors import Unavailable
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
 from milepost.threads import Threads
@@ -119,7 +120,8 @@ class Runner:
     def lose(self, owned: Owned, error: Exception) -> None:
         """Somebody else has the lane, or nobody knows what is stored: what runs of it is of no use."""
         why = str(error) or type(error).__name__
-        tell = self.journal.debug if self.yields else self.journal.warning
+        # An outage is told once, and not for each lane.
+        tell = self.journal.debug if self.yields or isinstance(error, Unavailable) else self.journal.warning
         tell("lane %d is lost: %s", owned.number, why, lane=owned.number)
         owned.lost = True
         self._give_back_claimed(owned)
@@ -243,7 +245,7 @@ class Runner:
 
     def outlived(self, owned: Owned) -> None:
         """The server has another life than the one in which a lane was taken."""
-        self._lost(owned, RuntimeError("the server was restarted"))
+        self._lost(owned, Unavailable("PostgreSQL was restarted"))
 
     def exchanged(self, owned: Owned) -> None:
         """A lane's progress is written, and what it asked is known."""

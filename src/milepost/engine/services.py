@@ -1,5 +1,6 @@
 """Who keeps progress and leases: what a `Milepost` was given, made ready."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -51,6 +52,12 @@ class Services:
         for database in self.own:
             await database.close()
 
+    def answers_within(self, lease: float) -> None:
+        """Ends statements on the path of messages before a lease does."""
+        for database in (self.database, *self.own):
+            if database is not None:
+                database.answers_within(lease)
+
     async def begin(self) -> None:
         """A program begins to work: the log has to be the one that progress follows."""
         await self.progress.open()
@@ -76,6 +83,15 @@ class Services:
                 yield
             finally:
                 await self.wakeups.stop()
+
+    @asynccontextmanager
+    async def back(self, event: asyncio.Event) -> AsyncIterator[None]:
+        """Within this block the event is set whenever progress can be reached again."""
+        if self.database is None:
+            yield
+            return
+        with self.database.outage.waking(event):
+            yield
 
     def works(self) -> list[Coroutine[Any, Any, None]]:
         """What has to run for as long as a program works."""

@@ -150,6 +150,8 @@ class Sharing(Generic[S]):
     ) -> AsyncIterator[asyncio.TaskGroup]:
         """Lives among the others from the beginning of the block to its end."""
         services = self._place.services
+        self._place.log.database.answers_within(lease)
+        services.answers_within(lease)
         self._sign = Sign(self.id, lease)
         self._heart = Heart(
             services.leases,
@@ -164,6 +166,7 @@ class Sharing(Generic[S]):
             self._heart,
             self._place.log.feed.followed(),
             services.told(self.look_soon, self._asked),
+            services.back(self._rebalance),
             asyncio.TaskGroup() as group,
         ):
             tasks = [group.create_task(work) for work in services.works()]
@@ -197,7 +200,7 @@ class Sharing(Generic[S]):
                 await self._reporting.tell(self._reported())
                 failed = 0
             except Unavailable as error:
-                logger.warning("lanes are not shared: %s", error)
+                logger.debug("lanes are not shared: %s", error)
                 self._awaiting += awaiting
                 failed += 1
             # The next connection may work: lanes that were lost with one are wanted back soon.
@@ -349,7 +352,8 @@ class Sharing(Generic[S]):
                     self._released.add(owned)
         except (Stale, RolledBack, Unavailable) as error:
             if not owned.lost:
-                tell = runner.journal.debug if self._is_others(subscription_id) else runner.journal.warning
+                is_told = isinstance(error, Unavailable) or self._is_others(subscription_id)
+                tell = runner.journal.debug if is_told else runner.journal.warning
                 tell("lane %d was not released: %s", owned.number, error, lane=owned.number)
                 if telling is not None:
                     telling.lost(owned.number, error)

@@ -86,7 +86,9 @@ class Worker:
         if not any(subscription.takes_transaction for subscription in self._subscriptions):
             yield None
             return
-        transactions = Database(self._services.transactions.conninfo, pool_size=self._concurrency)
+        transactions = Database(
+            self._services.transactions.conninfo, pool_size=self._concurrency, lease=self._sign.lease
+        )
         await transactions.open()
         try:
             yield transactions

@@ -7,7 +7,6 @@ that needs neither the loop nor Python's lock, and the server works on the next 
 
 import asyncio
 import re
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partial
@@ -22,7 +21,7 @@ from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
 from milepost.log.connections import Row
-from milepost.log.database import Connection, Database, driver
+from milepost.log.database import Connection, Database, cut, driver
 from milepost.threads import Threads
 
 HAND_OVER = 0.005
@@ -73,6 +72,9 @@ class Bulk:
         running = self._threads.run(begin)
         waits.acquire(timeout=HAND_OVER)
         awaited: list[asyncio.Future[Any]] = [running]
+        seconds = self._database.statement_seconds
+        deadline = asyncio.get_running_loop().call_later(seconds, _cut, connection, running)
+        running.add_done_callback(lambda _: deadline.cancel())
         while not all(future.done() for future in awaited):
             try:
                 await asyncio.wait(awaited)
@@ -113,14 +115,8 @@ def _cut(connection: Connection, running: "asyncio.Future[PGresult]") -> None:
 
     Closing it stays with whoever has it.
     """
-    if running.done():
-        return
-    with suppress(psycopg.Error, OSError):
-        peer = socket.socket(fileno=connection.pgconn.socket)
-        try:
-            peer.shutdown(socket.SHUT_RDWR)
-        finally:
-            peer.detach()
+    if not running.done():
+        cut(connection)
 
 
 def _checked(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:

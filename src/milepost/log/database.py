@@ -1,8 +1,13 @@
 """Milepost's own connections: a pool for calls, and single ones for what lives long."""
 
 import asyncio
+import itertools
+import logging
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import Any, LiteralString
 
 import psycopg
@@ -13,10 +18,16 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from milepost.errors import NoDatabase, Unavailable
 from milepost.log.connections import Row
+from milepost.log.outage import FewerWords, outage_of
 from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
+
+STATEMENT_SECONDS = 10.0
+"""How long a statement of Milepost's own may take; less where a lease is shorter."""
+SHARE_OF_LEASE = 0.8
+"""The part of a lease that a statement may take: who waits longer has lost its lanes."""
 
 NO_ADDRESS = (
     "this is no address that PostgreSQL understands: "
@@ -38,7 +49,24 @@ OUT_OF_REACH = (
 )
 """What says that a connection cannot be had, or has ended."""
 
+POOL = "milepost"
+"""How the names of pools begin."""
+
 Connection = psycopg.AsyncConnection[TupleRow]
+
+
+class OwnConnection(psycopg.AsyncConnection[TupleRow]):
+    """A connection that Milepost has opened."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.opened_at = monotonic()
+
+
+logging.getLogger("psycopg.pool").addFilter(FewerWords(POOL, OwnConnection))
+
+
+_numbers = itertools.count(1)
 
 
 class Database:
@@ -46,12 +74,20 @@ class Database:
 
     blocking = False
 
-    def __init__(self, url: str, *, pool_size: int) -> None:
+    def __init__(self, url: str, *, pool_size: int, lease: float | None = None) -> None:
         self.conninfo = _for_a_primary(url)
         self.pool_size = pool_size
         """How many connections calls may have at once."""
-        self._pool = AsyncConnectionPool[Connection](
+        self.statement_seconds = STATEMENT_SECONDS
+        """How long a statement may take before its connection is ended."""
+        if lease is not None:
+            self.answers_within(lease)
+        self.outage = outage_of(self.conninfo)
+        """Knows whether the server can be reached, from all connections of this process."""
+        self._pool = AsyncConnectionPool[OwnConnection](
             self.conninfo,
+            connection_class=OwnConnection,
+            name=f"{POOL}-{next(_numbers)}",
             kwargs={"autocommit": True},
             min_size=0,
             max_size=pool_size,
@@ -69,35 +105,46 @@ class Database:
         """Closes the pool and waits for its connections to end."""
         await self._pool.close()
 
-    async def connect(self) -> Connection:
+    async def connect(self) -> OwnConnection:
         """A connection of the caller's own, which the caller closes."""
-        connection: Connection | None = None
+        connection: OwnConnection | None = None
         try:
             with driver():
-                connection = await Connection.connect(self.conninfo, autocommit=True)
+                connection = await OwnConnection.connect(self.conninfo, autocommit=True)
                 await _configure(connection)
-        except BaseException:
+        except BaseException as error:
             if connection is not None:
                 await connection.close()
+            if isinstance(error, Unavailable):
+                self.outage.failed(error)
             raise
+        self.outage.succeeded()
         return connection
+
+    def answers_within(self, lease: float) -> None:
+        """Ends statements before a lease does that depends on them."""
+        self.statement_seconds = min(self.statement_seconds, SHARE_OF_LEASE * lease)
+
+    def within(self, seconds: float | None) -> "Within":
+        """Runs statements that may take so long; None: as long as they take, as maintenance may."""
+        return Within(self, seconds)
 
     def connection(self) -> "Lent":
         """A connection of the pool's, for a block."""
         return Lent(self)
 
-    async def take(self) -> Connection:
+    async def take(self) -> OwnConnection:
         """A connection of the pool's. Who asks makes it try to connect, if it has none to give."""
         clock = asyncio.get_running_loop().time
         until = clock() + CONNECT_TIMEOUT
         while True:
             try:
                 return await self._pool.getconn(timeout=TRY_AGAIN)
-            except PoolTimeout:
+            except PoolTimeout as error:
                 if clock() >= until:
-                    raise
+                    raise Unavailable(f"PostgreSQL: no connection within {CONNECT_TIMEOUT} s") from error
 
-    async def give_back(self, connection: Connection) -> None:
+    async def give_back(self, connection: OwnConnection) -> None:
         """Back to the pool. One that is cancelled there would lose it, and whoever waits for it too."""
         giving = self._pool.putconn(connection)
         if connection.info.transaction_status == TransactionStatus.IDLE:
@@ -108,13 +155,30 @@ class Database:
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
         """Runs a statement on a connection of the pool's, in a transaction of its own."""
         async with self.connection() as connection:
-            return await fetch(connection, statement, parameters)
+            return await fetch(connection, statement, parameters, self.statement_seconds)
 
-    async def drop_broken(self) -> None:
-        """Looks after the pool's connections when one was lost."""
-        # The idle ones beside it most likely were lost too.
-        with suppress(psycopg.Error, PoolTimeout):
-            await self._pool.check()
+    async def renew(self) -> None:
+        """Replaces the pool's connections when one was lost: the others most likely were lost with it.
+
+        They are not asked whether they still work: a frozen server would not answer.
+        """
+        with suppress(psycopg.Error):
+            await self._pool.drain()
+
+
+class Within:
+    """Runs statements on connections of a database's pool, with a time limit of its own."""
+
+    blocking = False
+
+    def __init__(self, database: Database, seconds: float | None) -> None:
+        self._database = database
+        self._seconds = seconds
+
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+        """Runs a statement in a transaction of its own."""
+        async with self._database.connection() as connection:
+            return await fetch(connection, statement, parameters, self._seconds)
 
 
 class Lent:
@@ -125,7 +189,7 @@ class Lent:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._connection: Connection | None = None
+        self._connection: OwnConnection | None = None
 
     async def __aenter__(self) -> Connection:
         try:
@@ -142,16 +206,72 @@ class Lent:
 
     async def _end(self, error: BaseException | None) -> None:
         try:
-            if isinstance(error, Unavailable):
-                await self._database.drop_broken()
+            if isinstance(error, Unavailable) and (self._connection is None or self._connection.closed):
+                self._database.outage.failed(error, self._connection.opened_at if self._connection else inf)
+                await self._database.renew()
+            elif error is None:
+                self._database.outage.succeeded()
         finally:
             if self._connection is not None:
                 await self._database.give_back(self._connection)
 
 
-async def fetch(connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
-    """The rows of a statement, in PostgreSQL's binary format."""
-    with driver():
+class Deadline:
+    """Ends a connection when a statement takes longer than it may.
+
+    A server that is frozen, or a network that is cut, answers nothing: not the statement, and not the wish to
+    cancel it. Within the block `within` says how long what follows may take.
+    """
+
+    def __init__(self, connection: Connection, seconds: float | None = None) -> None:
+        self._connection = connection
+        self._seconds = seconds
+        self._timer: asyncio.TimerHandle | None = None
+        self._has_expired = False
+
+    def __enter__(self) -> "Deadline":
+        self.within(self._seconds)
+        return self
+
+    def within(self, seconds: float | None) -> None:
+        """What follows may take so long; None: as long as it takes."""
+        self._stop()
+        self._seconds = seconds
+        if seconds is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._stop()
+        if self._has_expired and is_out_of_reach(error):
+            raise Unavailable(f"PostgreSQL: no answer within {self._seconds:g} s") from error
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _expire(self) -> None:
+        self._has_expired = True
+        cut(self._connection)
+
+
+def cut(connection: Connection) -> None:
+    """Ends a connection under whoever waits for it; closing it stays with who has it."""
+    with suppress(psycopg.Error, OSError):
+        peer = socket.socket(fileno=connection.pgconn.socket)
+        try:
+            peer.shutdown(socket.SHUT_RDWR)
+        finally:
+            peer.detach()
+
+
+async def fetch(
+    connection: Connection,
+    statement: LiteralString,
+    parameters: Mapping[str, Any],
+    seconds: float | None = None,
+) -> Sequence[Row]:
+    """The rows of a statement, in PostgreSQL's binary format; in `seconds` at the most, if that is given."""
+    with driver(), Deadline(connection, seconds):
         cursor = connection.cursor(binary=True)
         await cursor.execute(statement, parameters)
         result = cursor.pgresult
@@ -219,7 +339,8 @@ def _for_a_primary(url: str) -> str:
 async def _configure(connection: Connection) -> None:
     # Behind a pooler the session's process is another from statement to statement, and psycopg's prepared
     # statements are lost between them. The pooler's own idea of the process gives it away.
-    cursor = await connection.execute("select pg_backend_pid()")
-    row = await cursor.fetchone()
+    with Deadline(connection, STATEMENT_SECONDS):
+        cursor = await connection.execute("select pg_backend_pid()")
+        row = await cursor.fetchone()
     if row is not None and row[0] != connection.info.backend_pid:
         connection.prepare_threshold = None

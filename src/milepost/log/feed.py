@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from time import monotonic
 from typing import Any, Final
 from uuid import UUID
@@ -47,8 +47,9 @@ STALLED_PAUSE = (0.0005, 0.1)
 """Shortest and longest pause while somebody is appending and nothing is final yet, in seconds."""
 DEAF = 0.2
 """The part of such a pause that no notification ends: it bounds how often the horizon is asked for."""
-OUTAGE_PAUSE = (0.1, 5.0)
-"""Shortest and longest pause while the database is unavailable, in seconds."""
+OUTAGE_PAUSE = (0.05, 0.25)
+"""Shortest and longest pause while the database is unavailable, in seconds. The first statement of this process
+that succeeds ends it."""
 
 EVERYTHING: Final = Query()
 
@@ -240,15 +241,20 @@ class Feed:
     async def _run(self) -> None:
         pause = OUTAGE_PAUSE[0]
         stalled = STALLED_PAUSE[0]
+        back = asyncio.Event()
         try:
-            while True:
-                try:
-                    stalled = await self._step(stalled)
-                    pause = OUTAGE_PAUSE[0]
-                except Unavailable as error:
-                    logger.warning("the feed waits: %s", error)
-                    await asyncio.sleep(pause)
-                    pause = min(pause * 2, OUTAGE_PAUSE[1])
+            with self._database.outage.waking(back):
+                while True:
+                    try:
+                        stalled = await self._step(stalled)
+                        pause = OUTAGE_PAUSE[0]
+                    except Unavailable as error:
+                        logger.debug("the feed waits: %s", error)
+                        with suppress(TimeoutError):
+                            async with asyncio.timeout(pause):
+                                await back.wait()
+                        back.clear()
+                        pause = min(pause * 2, OUTAGE_PAUSE[1])
         except Exception as error:
             self._failed = error
             self._announce()

@@ -51,5 +51,5 @@ class History:
                         yield Segment(position, page[-1].position, page, life)
             yield Segment(position, known, [], life)
         except Unavailable as error:
-            logger.info("following waits: %s", error)
+            logger.debug("reading waits: %s", error)
             await asyncio.sleep(OUTAGE_PAUSE)

@@ -20,7 +20,7 @@ import psycopg
 
 from milepost.errors import Unavailable
 from milepost.log.connections import Row
-from milepost.log.database import Connection, Database, fetch
+from milepost.log.database import Connection, Database, OwnConnection, fetch
 from milepost.log.statements import Statements
 
 logger = logging.getLogger("milepost.log.horizon")
@@ -83,7 +83,7 @@ class Horizon:
     def __init__(self, database: Database, statements: Statements) -> None:
         self._database = database
         self._statements = statements
-        self._connection: Connection | None = None
+        self._connection: OwnConnection | None = None
         self._lock = asyncio.Lock()
         self._samples: deque[Sample] = deque()
         self._named: frozenset[str] = frozenset()
@@ -185,10 +185,14 @@ class Horizon:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = await self._database.connect()
-            return await fetch(self._connection, statement, parameters)
-        except Unavailable:
+            rows = await fetch(self._connection, statement, parameters, self._database.statement_seconds)
+        except Unavailable as error:
+            if self._connection is not None:
+                self._database.outage.failed(error, self._connection.opened_at)
             await self._lost()
             raise
+        self._database.outage.succeeded()
+        return rows
 
     async def _lost(self) -> None:
         # What was known stays known if the server has the same life when it is reached again.
@@ -257,7 +261,12 @@ class Horizon:
             return
         try:
             parameters = {"position": self.position, "life": self.life}
-            await fetch(connection, self._statements.get("store_horizon"), parameters)
+            await fetch(
+                connection,
+                self._statements.get("store_horizon"),
+                parameters,
+                self._database.statement_seconds,
+            )
             self.stored = self.position
         except (Unavailable, psycopg.Error) as error:
             logger.debug("the horizon was not stored: %s", error)

@@ -32,6 +32,8 @@ PROBE_TIMEOUT = 2.0
 """Seconds that a notification to oneself may take before LISTEN counts as not working."""
 RECONNECT_AFTER = (0.1, 5.0)
 """Shortest and longest wait before listening again after a lost connection, in seconds."""
+SUSPECT_AFTER = 1.0
+"""Seconds between two looks at whether other connections have failed."""
 PROBE_AGAIN_AFTER = 60.0
 """Seconds before LISTEN is tried again where it did not work."""
 
@@ -116,7 +118,7 @@ class Wakeups:
                     await self._listen(connection)
                     pause = shortest
             except (MilepostError, psycopg.Error) as error:
-                logger.info("listening ended, polling meanwhile: %s", error)
+                logger.debug("listening ended, polling meanwhile: %s", error)
             self.listening = False
             self._woken.set()
             self._probed.set()
@@ -143,10 +145,14 @@ class Wakeups:
         # What was said until now has not been heard.
         for word in tuple(self._listeners):
             self._call(word)
-        async for notification in connection.notifies():
-            if not notification.payload:
-                self._woken.set()
-            self._call(notification.payload)
+        failures = self._database.outage.failures
+        # When another connection failed, this one may be to a server that is frozen, or that was the primary once:
+        # there nothing is heard, and no error either.
+        while self._database.outage.failures == failures:
+            async for notification in connection.notifies(timeout=SUSPECT_AFTER):
+                if not notification.payload:
+                    self._woken.set()
+                self._call(notification.payload)
 
     def _call(self, word: str) -> None:
         for callback in tuple(self._listeners.get(word, ())):

@@ -36,7 +36,7 @@ class AdvisoryMembership:
     """One worker, on a connection of its own."""
 
     def __init__(self, group: str, lease: float, home: Home) -> None:
-        self._database = Database(home.url, pool_size=1)
+        self._database = Database(home.url, pool_size=1, lease=lease)
         self._statements = Statements(home.schema, "milepost.progress")
         self._connection: Connection | None = None
         self._lease = lease
@@ -160,7 +160,12 @@ class AdvisoryMembership:
         if self._connection is None:
             raise Unavailable("the session that held the leases has ended")
         try:
-            return await fetch(self._connection, self._statements.get(name), {"keys": list(keys)})
+            return await fetch(
+                self._connection,
+                self._statements.get(name),
+                {"keys": list(keys)},
+                self._database.statement_seconds,
+            )
         except (Unavailable, psycopg.Error):
             await self._lose()
             raise

@@ -34,7 +34,7 @@ class PostgresControl:
     """Actions, each a transaction that its workers are told of."""
 
     def __init__(self, database: Database, schema: str) -> None:
-        self._database = database
+        self._database = database.within(None)
         self._statements = Statements(schema, "milepost.progress")
 
     async def set_status(self, subscription: int, status: str) -> bool:

@@ -52,6 +52,7 @@ class PostgresCreated:
 
     def __init__(self, database: Database, schema: str) -> None:
         self._database = database
+        self._patient = database.within(None)
         self._statements = Statements(schema, "milepost.progress")
 
     async def find(self, group: str, name: str) -> Opened | None:
@@ -74,7 +75,8 @@ class PostgresCreated:
 
     async def row_positions(self, subscription: int) -> list[int]:
         """The positions of all its rows."""
-        rows = await self._execute("row_positions", subscription=subscription, after=0, limit=None)
+        parameters = {"subscription": subscription, "after": 0, "limit": None}
+        rows = await self._patient.execute(self._statements.get("row_positions"), parameters)
         return [row[0] for row in rows]
 
     async def reorder(
@@ -86,16 +88,16 @@ class PostgresCreated:
         rows: Sequence[RowPlace],
     ) -> bool:
         """Another order, behind a barrier; False if that does not stand any more."""
+        parameters = {
+            "subscription": subscription,
+            "barrier": barrier,
+            "definition": _json(as_declared(definition)),
+            "settings": _json(settings),
+            "rows": _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
+            "program": PROGRAM,
+        }
         with of_this_life():
-            found = await self._execute(
-                "reorder_created",
-                subscription=subscription,
-                barrier=barrier,
-                definition=_json(as_declared(definition)),
-                settings=_json(settings),
-                rows=_json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
-                program=PROGRAM,
-            )
+            found = await self._patient.execute(self._statements.get("reorder_created"), parameters)
         return bool(found[0][0])
 
     async def adopt(self, subscription: int, number: int, cursor: Cursor) -> None:

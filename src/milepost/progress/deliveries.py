@@ -94,7 +94,7 @@ class PostgresDeliveries:
     """The deliveries of one subscription, in a schema of a database."""
 
     def __init__(self, database: Database, schema: str, subscription: int) -> None:
-        self._database = database
+        self._database = database.within(None)
         self._statements = Statements(schema, "milepost.progress")
         self._subscription = subscription
 

@@ -27,7 +27,7 @@ class PostgresMembership:
     """One worker, on connections of its own."""
 
     def __init__(self, worker: str, group: str, lease: float, home: Home) -> None:
-        self._database = Database(home.url, pool_size=POOL_SIZE)
+        self._database = Database(home.url, pool_size=POOL_SIZE, lease=lease)
         self._statements = Statements(home.schema, "milepost.progress")
         self._worker: dict[str, Any] = {
             "worker": worker,

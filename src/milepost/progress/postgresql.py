@@ -252,7 +252,7 @@ class PostgresProgress:
             **_signed(sign),
         }
         with of_this_life():
-            found = await self._database.execute(self._statements.get("reorder"), parameters)
+            found = await self._database.within(None).execute(self._statements.get("reorder"), parameters)
         if found[0][0] is None:
             return None
         done = _reordered.decode(found[0][0])
@@ -263,7 +263,7 @@ class PostgresProgress:
         after = 0
         while True:
             parameters = {"subscription": subscription, "after": after, "limit": ROWS}
-            rows = await self._database.execute(self._statements.get("row_positions"), parameters)
+            rows = await self._database.within(None).execute(self._statements.get("row_positions"), parameters)
             if not rows:
                 return
             yield [row[0] for row in rows]
@@ -337,7 +337,8 @@ class PostgresProgress:
 
     async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
         """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
-        rows = await self._database.execute(self._statements.get("standings"), {"group": group, "name": name})
+        parameters = {"group": group, "name": name}
+        rows = await self._database.within(None).execute(self._statements.get("standings"), parameters)
         return [_standing(_stored.decode(row[0])) for row in rows]
 
     async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:

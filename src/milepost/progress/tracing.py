@@ -152,7 +152,7 @@ class Tracing:
     """Looks at what is stored in a schema of a database; each call is a statement."""
 
     def __init__(self, database: Database, schema: str) -> None:
-        self._database = database
+        self._database = database.within(None)
         self._statements = Statements(schema, "milepost.progress")
 
     async def subscriptions(self, group: str | None = None, name: str | None = None) -> list[StoredSubscription]:

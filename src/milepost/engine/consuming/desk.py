@@ -20,7 +20,7 @@ from milepost.engine.reading import Reading
 from milepost.engine.rows import Rows
 from milepost.engine.telling import Telling
 from milepost.engine.writing import Writing
-from milepost.errors import ConsumerClosed
+from milepost.errors import ConsumerClosed, Unavailable
 from milepost.log.message import Message
 from milepost.names import bucket_of
 from milepost.progress.protocol import Held, Opened
@@ -144,9 +144,9 @@ class Desk:
 
     def lose(self, owned: Owned, error: Exception) -> None:
         """Another has the lane, or nobody knows what is stored: what consumers have is no longer theirs."""
-        self.journal.warning(
-            "the lane is lost, so what consumers have goes out again: %s", str(error) or type(error).__name__
-        )
+        # An outage is told once, and not for each subscription.
+        tell = self.journal.debug if isinstance(error, Unavailable) else self.journal.warning
+        tell("the lane is lost, so what consumers have goes out again: %s", str(error) or type(error).__name__)
         self.settler.flush()
         owned.lost = True
         owned.running = 0
@@ -236,7 +236,7 @@ class Desk:
 
     def outlived(self, owned: Owned) -> None:
         """The server has another life than the one in which the lane was taken."""
-        self._lost(owned, RuntimeError("the server was restarted"))
+        self._lost(owned, Unavailable("PostgreSQL was restarted"))
 
     def exchanged(self, owned: Owned) -> None:
         """The lane's progress is written, and what it asked is known."""

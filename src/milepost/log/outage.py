@@ -1,0 +1,100 @@
+"""Times in which a database cannot be reached: told when they begin and when they end, whoever notices."""
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from math import inf
+from threading import Lock
+from time import monotonic
+from weakref import WeakValueDictionary
+
+logger = logging.getLogger("milepost.log.database")
+
+_outages: WeakValueDictionary[str, "Outage"] = WeakValueDictionary()
+_lock = Lock()
+
+
+def outage_of(conninfo: str) -> "Outage":
+    """Return what all connections of this process to one address share."""
+    with _lock:
+        outage = _outages.get(conninfo)
+        if outage is None:
+            _outages[conninfo] = outage = Outage()
+        return outage
+
+
+class Outage:
+    """Logs one line when a database is lost and one when it is back, and wakes those who wait for that.
+
+    Used by several threads: a worker's heart has an event loop of its own.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._began: float | None = None
+        self._ended = -inf
+        self._failures = 0
+        self.failures = 0
+        """How often a connection failed, ever."""
+        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+
+    def failed(self, error: BaseException, opened_at: float = inf) -> None:
+        """Note that a connection could not be had, or ended under a statement.
+
+        `opened_at` is when it was opened, by `time.monotonic`: one of before the last outage says nothing new.
+        """
+        with self._lock:
+            self.failures += 1
+            if self._began is None and opened_at < self._ended:
+                return
+            self._failures += 1
+            if self._began is not None:
+                return
+            self._began = monotonic()
+        logger.warning("connection lost, trying again: %s", error)
+
+    def succeeded(self) -> None:
+        """Note that a statement was answered."""
+        # Asked after each statement, and nearly always there is nothing to end.
+        if not self._failures:
+            return
+        with self._lock:
+            began, failures, waiting = self._began, self._failures, list(self._waiting)
+            self._began, self._failures, self._ended = None, 0, monotonic()
+        if began is None:
+            return
+        logger.warning("connected again after %.1f s and %d failed attempts", monotonic() - began, failures)
+        for loop, event in waiting:
+            # A loop that has ended waits for nothing.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(event.set)
+
+    @contextmanager
+    def waking(self, event: asyncio.Event) -> Iterator[None]:
+        """Within this block set an event of this loop's whenever the database is back."""
+        waiting = (asyncio.get_running_loop(), event)
+        with self._lock:
+            self._waiting.add(waiting)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._waiting.discard(waiting)
+
+
+class FewerWords(logging.Filter):
+    """Keeps the driver's pool from telling of each attempt to connect: an outage is told once."""
+
+    def __init__(self, prefix: str, connection: type) -> None:
+        super().__init__()
+        self._prefix = prefix
+        self._connection = connection
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return False for what the pool says of its own connections."""
+        args = record.args if isinstance(record.args, tuple) else ()
+        return not any(
+            isinstance(arg, self._connection) or (isinstance(arg, str) and arg.startswith(self._prefix))
+            for arg in args
+        )
