@@ -24,6 +24,7 @@ from milepost.cli import (
     ending,
     parked,
     read,
+    rewind,
     schema,
     serve,
     subscriptions,
@@ -53,6 +54,7 @@ for action in (
     control.move,
     control.replay,
     control.delete,
+    rewind.rewind,
 ):
     subscriptions.app.command(action.__name__)(action)
 app.add_typer(parked.app, name="parked")

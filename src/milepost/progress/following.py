@@ -99,8 +99,8 @@ class Following:
     def _went_back(self, evidence: str) -> LogMismatch:
         return LogMismatch(
             f"the log went back: {evidence}. Progress is ahead of it and would pass new messages over: restore a "
-            "newer log, or the database of progress as it was at the time of this one, or remove schema "
-            f"{self._statements.schema!r} there to begin anew"
+            "newer log, or the database of progress as it was at the time of this one, or take progress back to "
+            "what survived: milepost subscriptions rewind"
         )
 
     async def cover(self, position: int, *, log_life: UUID | None, life: UUID | None = None) -> None:

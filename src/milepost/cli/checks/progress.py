@@ -89,7 +89,8 @@ async def _contradiction(examined: Examined) -> str | None:
     if drawn < horizon or (found is not None and found != id_):
         return (
             f"the log went back: progress followed it to position {horizon:,}, and it is at {drawn:,}, or has "
-            "other messages there. Restore a newer log, or progress as it was at the time of this one"
+            "other messages there. Restore a newer log, or progress as it was at the time of this one, or take it "
+            "back: milepost subscriptions rewind"
         )
     return None
 

@@ -1,12 +1,14 @@
 -- The log has come further. It need not be on disk before the cursor that follows it is: that one's commit brings it
--- there. What others are just removing is left to them.
+-- there. A few of those that are old go; what others are just removing is left to them.
 with soon as materialized (
     select set_config('synchronous_commit', 'off', true)
 ), passed as (
     delete from :"schema".followed f
     where f.horizon in (
         select g.horizon from :"schema".followed g
-        where g.horizon >= %(before)s::bigint and g.horizon < %(horizon)s::bigint
+        where g.horizon <= %(before)s::bigint and g.at < :"schema".clock() - interval '10 minutes'
+        order by g.horizon
+        limit 20
         for update skip locked)
 )
 insert into :"schema".followed (horizon, log, "position", id)

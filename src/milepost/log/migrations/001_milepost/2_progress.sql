@@ -146,12 +146,13 @@ create table :"schema".leaps (
 
 -- How far the log had come, as progress knows it, and which log that is: it may be one in another database. The highest
 -- row counts. Where the log is elsewhere, no cursor is written beyond it, so that progress can tell when the log is behind
--- it. Append-only, as cursors are.
+-- it. Append-only, as cursors are. Those of the last minutes stay: they tell what of a log survived that went back.
 create table :"schema".followed (
     horizon bigint primary key,
     log uuid not null,
     "position" bigint,  -- of the newest message up to there; none: there was none
-    id uuid
+    id uuid,
+    at timestamptz not null default :"schema".clock()
 );
 
 -- Messages behind the cursor that are not done, and those that a person skipped.

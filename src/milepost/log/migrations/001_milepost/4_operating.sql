@@ -154,3 +154,79 @@ begin
     perform pg_notify(:'schema', 'act');
     return true;
 end $$;
+
+-- What of ranges (first, last, first, last, …) is not beyond a position.
+create function :"schema".ranges_up_to(ranges bigint[], "position" bigint) returns bigint[]
+language sql immutable
+as $$
+    select coalesce(array_agg(least(e.value, $2) order by e.place), '{}')
+    from unnest(ranges) with ordinality as e(value, place)
+    where ranges[(e.place - 1) / 2 * 2 + 1] <= $2
+$$;
+
+-- The subscriptions that know more of the log than a position: by how many positions, and how many deliveries beyond it
+-- they have.
+create function :"schema".beyond(survived bigint)
+returns table (subscription bigint, "group" text, name text, positions bigint, deliveries bigint)
+language sql stable
+as $$
+    select s.id, s."group", s.name, greatest(c.highest - survived, 0), d.deliveries
+    from :"schema".subscriptions s
+    cross join lateral (
+        select max(greatest(l."position", l.ahead[cardinality(l.ahead)])) as highest
+        from generate_series(0, s.lanes - 1) n
+        cross join lateral (
+            select k."position", k.ahead from :"schema".cursors k
+            where k.subscription = s.id and k.lane = n
+            order by k.revision desc limit 1
+        ) l
+    ) c
+    cross join lateral (
+        select count(*) as deliveries from :"schema".deliveries r
+        where r.subscription = s.id and r."position" > survived
+    ) d
+    where c.highest > survived or d.deliveries > 0
+    order by 2, 3
+$$;
+
+-- Takes all progress back to what survived of a log that is kept in another database: messages beyond that may be others
+-- now. Whoever has a lane is fenced off. `id` is that of the message at the position; none: nothing survived.
+create function :"schema".rewind(survived bigint, log uuid, id uuid) returns void
+language plpgsql volatile
+as $$
+declare
+    opened :"schema".subscriptions;
+    last :"schema".cursors;
+begin
+    perform :"schema".write_through();
+    for opened in select * from :"schema".subscriptions s order by s.id for no key update loop
+        for wanted in 0 .. opened.lanes - 1 loop
+            select * into last from :"schema".cursors c
+            where c.subscription = opened.id and c.lane = wanted
+            order by c.revision desc limit 1;
+            continue when greatest(last."position", last.ahead[cardinality(last.ahead)]) <= survived;
+            perform :"schema".put_lane(
+                opened.id, wanted, least(last."position", survived), :"schema".ranges_up_to(last.ahead, survived), true);
+        end loop;
+    end loop;
+    delete from :"schema".deliveries d where d."position" > survived;
+    update :"schema".replays r set ranges = :"schema".ranges_up_to(r.ranges, survived);
+    delete from :"schema".replays r where r.ranges = '{}';
+    update :"schema".memories m set ranges = :"schema".ranges_up_to(m.ranges, survived);
+    delete from :"schema".leaps p where p.low > survived;
+    update :"schema".leaps p set high = survived where p.high > survived;
+    update :"schema".definitions d
+    set positions = array(
+            select least(p.value, survived) from unnest(d.positions) with ordinality as p(value, lane) order by p.lane),
+        aheads = (
+            select coalesce(jsonb_agg(
+                to_jsonb(:"schema".ranges_up_to(
+                    array(select jsonb_array_elements_text(a.value))::bigint[], survived)) order by a.lane), '[]')
+            from jsonb_array_elements(d.aheads) with ordinality as a(value, lane));
+    update :"schema".subscriptions s set since_above = survived where s.since_above > survived;
+    delete from :"schema".followed f where f.horizon > survived;
+    insert into :"schema".followed (horizon, log, "position", id)
+    values (survived, rewind.log, case when rewind.id is not null then survived end, rewind.id)
+    on conflict (horizon) do update set "position" = excluded."position", id = excluded.id;
+    perform pg_notify(:'schema', 'act');
+end $$;

@@ -1,0 +1,1 @@
+select b.subscription, b."group", b.name, b.positions, b.deliveries from :"schema".beyond(%(survived)s::bigint) b

@@ -1,0 +1,1 @@
+select :"schema".rewind(%(survived)s::bigint, %(log)s::uuid, %(id)s::uuid)
