@@ -37,10 +37,10 @@ class TestTrail:
                 assert found[0] == position
                 assert found == sorted(set(found), reverse=True)
                 assert len(found) <= 8
-                assert len(found) == 1 or found[1] >= position - 16
-                # Whatever is lost, a mark is left that is not much further back than 300 times as much.
+                assert len(found) == 1 or found[1] >= position - 8
+                # Whatever is lost, a mark is left that is not much further back than 70 times as much.
                 distances = [position - mark for mark in found[1:]]
-                assert all(b <= 300 * a for a, b in pairwise(distances))
+                assert all(b <= 70 * a for a, b in pairwise(distances))
 
     def test_it_is_bounded_over_all_positions(self) -> None:
         trail = Trail()
@@ -50,8 +50,8 @@ class TestTrail:
             last += step
             [token] = tokens(trail, [last])
             step = step * 3 // 2 + 1
-        assert len(positions(token)) <= 18 < MAX_MARKS
-        assert len(token) < 600
+        assert len(positions(token)) <= 23 < MAX_MARKS
+        assert len(token) < 700
 
     def test_what_is_lost_is_dropped(self) -> None:
         trail = Trail()
@@ -114,7 +114,7 @@ async def test_marks_of_the_log(mp: Milepost) -> None:
     messages = [message async for message in mp.read()]
     resuming = Resuming(mp.log)
     marks = await resuming.marks_up_to(300)
-    assert [mark.position for mark in marks] == [300, 292, 172]
+    assert [mark.position for mark in marks] == [300, 296, 268, 44]
     trail = Trail()
     assert trail.pass_message(messages[299]) == str(marks[0])
     assert sorted(await resuming.surviving([*marks, Mark(299, 0), Mark(HIGHEST, 0)])) == sorted(marks)

@@ -83,7 +83,8 @@ async def test_what_cannot_be_followed(serve: Serve) -> None:
     async with (await serve()).client() as client:
         for params in ({"after": "later"}, {"stream": "-1"}, {"types": "a*"}, {"since": "2026-01-01T00:00:00Z"}):
             problem(await client.get("/v1/follow", params=params), INVALID)
-        problem(await client.get("/v1/follow", headers={"last-event-id": "x"}), INVALID)
+        for position in ("x", "-1", "3-", "3-0000000g", "3-00000000.", "now-00000000", f"{2**63}-00000000"):
+            problem(await client.get("/v1/follow", headers={"last-event-id": position}), INVALID)
 
 
 async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
 """Resuming a follower that comes back, also when the log lost its newest commits meanwhile.
 
 A position does not say whether the log is still the one that the follower saw: after a crash with asynchronous
-commit, or a failover to a standby that lagged, other messages stand at the same positions. A resume token therefore
-names messages: the last one and a few before it. The newest of them that is still there is where to go on. What
+commit, or a failover to a standby that lagged, other messages stand at the same positions. A resume token names
+messages instead: the last one and a few before it. The newest of them that is still there is where to go on. What
 drew its position was on disk, so nothing before it was lost. Any process can check that, whatever it knew before.
 """
 
@@ -22,9 +22,11 @@ T = TypeVar("T")
 logger = logging.getLogger("milepost.log.feed")
 
 MAX_MARKS: Final = 32
-"""Marks that a token may have; one that is made here has at most 18."""
-MARK_SPACING: Final = 8
+"""Marks that a token may have; one that is made here has at most 23."""
+MARK_SPACING: Final = 4
 """Positions between the last message and the nearest mark before it, at least."""
+DISTANCE_BITS: Final = 3
+"""Bits of a distance for one mark: each is about 8 times as far back as the one after it."""
 OUTAGE_PAUSE_SECONDS: Final = 0.1
 TOKEN_PATTERN: Final = rf"[0-9]{{1,19}}(-[0-9a-f]{{8}}(\.[0-9]{{1,19}}-[0-9a-f]{{8}}){{0,{MAX_MARKS - 1}}})?"
 """A position alone, or marks, the newest first."""
@@ -79,11 +81,15 @@ class Trail:
         return self._older.removeprefix(".") or "0"
 
     def _keep(self, marks: Sequence[Mark]) -> None:
-        """Keep the newest mark, and the oldest of each distance: to 15 positions, to 255, to 4,095 and so on."""
+        """Keep the newest mark, and the oldest of each distance: to 7 positions, to 63, to 511 and so on."""
         # Of marks at the same distance the later one in the list, which is the older one, counts.
-        of_distance = {((marks[0].position - mark.position).bit_length() + 3) // 4: mark for mark in marks}
+        of_distance = {_class_of(marks[0].position - mark.position): mark for mark in marks}
         self.marks = list(of_distance.values())
         self._older = "".join(f".{mark}" for mark in self.marks)
+
+
+def _class_of(distance: int) -> int:
+    return -(-distance.bit_length() // DISTANCE_BITS)
 
 
 def parse_token(text: str, *, highest: int) -> int | list[Mark]:
@@ -114,7 +120,7 @@ class Resuming:
 
     async def marks_up_to(self, position: int) -> list[Mark]:
         """Return marks of the log up to a position."""
-        distances = [0, *(1 << bits - 1 for bits in range(4, position.bit_length() + 1, 4))]
+        distances = [0, *(1 << bits for bits in range(DISTANCE_BITS - 1, position.bit_length(), DISTANCE_BITS))]
         return await self._marks("marks_up_to", [position - distance for distance in distances])
 
     async def horizon(self) -> int:
