@@ -12,8 +12,7 @@ class Proxy:
     """Passes bytes on, until it is told to cut, to swallow or to refuse."""
 
     def __init__(self, address: str) -> None:
-        parts = urlsplit(address)
-        self._host, self._port = parts.hostname or "", parts.port or 0
+        self.lead_to(address)
         self._server: asyncio.Server | None = None
         self._kept: socket.socket | None = None
         """Has the port while nobody listens there, so that nobody else gets it."""
@@ -36,6 +35,11 @@ class Proxy:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    def lead_to(self, address: str) -> None:
+        """Pass connections on to this address from now on."""
+        parts = urlsplit(address)
+        self._host, self._port = parts.hostname or "", parts.port or 0
 
     async def listen(self) -> None:
         """Takes connections, at the same port as before."""

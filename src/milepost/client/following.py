@@ -1,7 +1,12 @@
-"""The live tail over HTTP: server-sent events, from one node after the other, without gap or repetition."""
+"""The live tail over HTTP: server-sent events, from one node after the other, without gap or repetition.
+
+Positions go back when the log loses its newest commits. By the id of the last event a server finds out where to
+resume. What it sends again, because it cannot tell how much exactly was lost, is left out here.
+"""
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final
@@ -23,6 +28,8 @@ from milepost.log.reader import Page
 
 PAGE: Final = 1000
 """Messages after which what has arrived is handed on."""
+REMEMBERED_MESSAGES: Final = 10_000
+"""How many of the last messages are recognized when they come again."""
 _logger = logging.getLogger("milepost.client")
 
 
@@ -42,17 +49,18 @@ class Following:
         """Messages for ever, in the lists they come in; from another node where one ends it."""
         # Asked before: whoever is cut off before the first message goes on there, and misses nothing.
         position = after if isinstance(after, int) else await self._reading.head()
-        begin = str(after) if isinstance(after, int) else "now"
+        begin, handed_out = str(after) if isinstance(after, int) else "now", _HandedOut()
         complaints = Complaints(_logger, f"following {self._requests.nodes}")
         backoff, end = Backoff(), asyncio.get_running_loop().time() + self._patience
         while True:
             for node in self._requests.nodes.in_turn():
                 try:
                     async with aclosing(self._from(node, wanted, begin)) as pages:
-                        async for page in pages:
-                            begin, end = str(position), float("inf")
-                            if fresh := [message for message in page if message.position > position]:
-                                begin, position = str(fresh[-1].position), fresh[-1].position
+                        async for page, token in pages:
+                            end = float("inf")
+                            begin = token or str(page[-1].position if page else position)
+                            if fresh := handed_out.add(page):
+                                position = fresh[-1].position
                                 backoff.reset()
                                 yield fresh
                 except Unavailable as error:
@@ -64,16 +72,17 @@ class Following:
             complaints.make(f"was cut off, and goes on after position {position}: {problem}")
             await asyncio.sleep(wait)
 
-    async def _from(self, node: Node, wanted: Wanted, begin: str) -> AsyncGenerator[Page, None]:
-        """What one node sends; first an empty page, when it has begun."""
+    async def _from(self, node: Node, wanted: Wanted, begin: str) -> AsyncGenerator[tuple[Page, str], None]:
+        """What one node sends, and the token to resume after it; first an empty page, when it has begun."""
         request = Request(method="GET", path=path("follow"), query=[*wanted.query(), ("after", begin)])
         async with self._requests.opened(node, request, {"accept": "text/event-stream"}) as answer:
             if answer.status_code != 200:
                 raise error_of(await self._requests.read(answer, node), answer.status_code, node)
             self._requests.nodes.works(node)
-            yield []
+            yield [], begin if begin != "now" else ""
             async for events in self._events(answer):
-                yield [self._message(event) for event in events]
+                page = [self._message(event) for event in events if "data" in event]
+                yield page, events[-1].get("id", b"").decode(errors="replace")
         raise Unavailable(f"{node} ended it")
 
     async def _events(self, answer: httpx.Response) -> AsyncIterator[list[dict[str, bytes]]]:
@@ -87,7 +96,11 @@ class Following:
                 raise TooLarge("event", f"the server sent more than {self._largest:,} bytes of one event")
             if end < 0:
                 continue
-            events = [event for event in map(_fields, bytes(rest[:end]).split(b"\n\n")) if "data" in event]
+            events = [
+                event
+                for event in map(_fields, bytes(rest[:end]).split(b"\n\n"))
+                if "data" in event or "id" in event
+            ]
             del rest[: end + 2]
             for start in range(0, len(events), PAGE):
                 yield events[start : start + PAGE]
@@ -96,6 +109,31 @@ class Following:
         if event.get("event") == b"problem":
             raise remade(decoded(event["data"], Problem), decoded(event["data"], dict[str, Any]))
         return decoded(event["data"], ReceivedMessage).message(self._codec)
+
+
+class _HandedOut:
+    """The last messages that a follower was given."""
+
+    def __init__(self) -> None:
+        self._recent: deque[tuple[int, bytes]] = deque(maxlen=REMEMBERED_MESSAGES)
+        self._highest = 0
+
+    def add(self, page: Page) -> Page:
+        """Return the messages that were not handed out before, and remember them."""
+        known: dict[int, bytes] | None = None
+        fresh: Page = []
+        for message in page:
+            # Another message may stand at the same position now, and the same one appended again has another time.
+            identity = message._id + message._time
+            if message.position <= self._highest:
+                known = dict(self._recent) if known is None else known
+                if known.get(message.position) == identity:
+                    continue
+                known[message.position] = identity
+            self._highest = max(self._highest, message.position)
+            self._recent.append((message.position, identity))
+            fresh.append(message)
+        return fresh
 
 
 def _fields(event: bytes) -> dict[str, bytes]:

@@ -21,6 +21,7 @@ class TookTooLong(MilepostError):
 
 ERRORS: Final[Mapping[str, type[MilepostError]]] = {
     "invalid": errors.InvalidMessage,
+    "beyond-head": errors.InvalidMessage,
     "filter": errors.FilterError,
     "unauthenticated": NotAllowed,
     "forbidden": NotAllowed,

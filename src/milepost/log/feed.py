@@ -64,6 +64,9 @@ class Now:
 NOW: Final = Now()
 """`after=NOW`: only what is not there yet when the following begins."""
 
+Begin = Callable[[], Awaitable[int | Now]]
+"""Finds out where a follower begins."""
+
 
 class Followed:
     """Joins at the beginning of a block and leaves at its end.
@@ -172,11 +175,19 @@ class Feed:
             return 0
         return min((survived for _, survived in self._lives[lives.index(life) + 1 :]), default=END)
 
-    async def follow(self, query: Query, after: int | Now) -> AsyncGenerator[Page, None]:
-        """Pages of messages after a position, for ever: first from history, then from the head."""
+    async def follow(self, query: Query, after: int | Now | Begin) -> AsyncGenerator[Page, None]:
+        """Pages of messages after a position, for ever: first from history, then from the head.
+
+        Where `after` has to be found out first, an empty page says that it was.
+        """
         async with self.followed():
+            if not isinstance(after, int | Now):
+                # What is found out takes account of all lives up to this one: rewind for later ones only.
+                await self.in_step()
             rewinds = len(self._rewinds)
             position, seen = await self._begin(after)
+            if not isinstance(after, int | Now):
+                yield []
             while True:
                 await self.in_step()
                 for rewound in self._rewinds[rewinds:]:
@@ -211,9 +222,10 @@ class Feed:
         if self._followers == 0:
             await self._stop()
 
-    async def _begin(self, after: int | Now) -> tuple[int, Ranges]:
-        if not isinstance(after, Now):
-            return after, Ranges([])
+    async def _begin(self, after: int | Now | Begin) -> tuple[int, Ranges]:
+        begin = after if isinstance(after, int | Now) else await after()
+        if not isinstance(begin, Now):
+            return begin, Ranges([])
         position = await self._horizon.look()
         statement = self._statements.get("visible_above")
         return position, Ranges(await self._database.execute(statement, {"horizon": position}))

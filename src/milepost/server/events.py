@@ -38,10 +38,15 @@ class EventStream:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def event(data: bytes, *, name: str = "", id: int | None = None) -> bytes:
+def event(data: bytes, *, name: str = "", id: str | None = None) -> bytes:
     """One event. JSON has no line breaks, so its data is one line."""
     head = (f"id: {id}\n" if id is not None else "") + (f"event: {name}\n" if name else "")
     return head.encode() + b"data: " + data + b"\n\n"
+
+
+def bare_id(id: str) -> bytes:
+    """An id without an event: what a client sends back that is cut off before the next event."""
+    return f"id: {id}\n\n".encode()
 
 
 def comment(text: str) -> bytes:

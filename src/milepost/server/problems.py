@@ -77,6 +77,7 @@ NOT_CONFIRMED = Kind("not-confirmed", 409, "Workers have not let it go", ("subsc
 BUSY = Kind("busy", 409, "Somebody else is changing it", retry_after=SOON)
 LOST = Kind("lost", 409, "It belongs to somebody else now")
 CONSUMER_CLOSED = Kind("consumer-closed", 409, "The consumer has ended", ("reason",))
+BEYOND_HEAD = Kind("beyond-head", 409, "The position is beyond the head of the log", ("field", "head"))
 NOT_POSSIBLE = Kind("not-possible", 409, "It cannot be done here")
 TOO_LARGE = Kind("too-large", 413, "It is too large", ("field",))
 URL_TOO_LONG = Kind("url-too-long", 414, "The address is too long")

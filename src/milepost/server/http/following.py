@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from litestar import get
@@ -11,20 +11,23 @@ from litestar.di import NamedDependency
 from litestar.params import HeaderParameter, QueryParameter
 
 from milepost.app import Milepost
+from milepost.engine.query import query_of
 from milepost.filter import compile_filter
 from milepost.log.database import end
-from milepost.log.feed import NOW
+from milepost.log.feed import NOW, Now
 from milepost.log.reader import Page
+from milepost.log.resuming import TOKEN_PATTERN, Mark, Resuming, Trail, parse_token
 from milepost.log.selection import Selection
 from milepost.server.access.entrance import Entrance
 from milepost.server.access.role import Role
 from milepost.server.access.visitor import Visitor
-from milepost.server.events import CHUNK, EventStream, comment, event
+from milepost.server.events import CHUNK, EventStream, bare_id, comment, event
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, Category, Streams, Types, Where
 from milepost.server.http.request import JsonRequest
 from milepost.server.limits import Limits
 from milepost.server.problems import (
+    BEYOND_HEAD,
     FILTER,
     GOING_AWAY,
     INVALID,
@@ -67,7 +70,7 @@ class Followers:
 @get(
     "/follow",
     operation_id="follow",
-    opt=operation(Role.READ, FILTER, TOO_LARGE, TOO_MANY, GOING_AWAY),
+    opt=operation(Role.READ, FILTER, BEYOND_HEAD, TOO_LARGE, TOO_MANY, GOING_AWAY),
     media_type="text/event-stream",
 )
 async def follow(
@@ -81,54 +84,93 @@ async def follow(
     types: Types = None,
     where: Where = None,
     after: Annotated[
-        int | Literal["now"],
+        str,
         QueryParameter(
-            description="Only higher positions, or `now` for what is not there yet. Defaults to 0.",
-            schema_extra={"minimum": 0, "maximum": LAST},
+            description="Only higher positions, or `now` for what is not there yet, or the `id` of an event. "
+            "Defaults to 0.",
+            schema_extra={"pattern": f"^(now|{TOKEN_PATTERN})$"},
         ),
-    ] = 0,
+    ] = "0",
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID", description="The position to go on after; it counts before `after`."
+            name="Last-Event-ID",
+            description="The `id` of the event to go on after, or a position; it counts before `after`.",
         ),
     ] = None,
 ) -> EventStream:
     """Messages in order, for ever, as server-sent events: those there now, then each new one once it is final.
 
-    The `id` of an event is its position, its `data` a message. A client that was cut off goes on where it was by
-    `Last-Event-ID`, as browsers do by themselves. Comments are sent while nothing happens. An event named
-    `problem` says why the server ends it.
+    The `data` of an event is a message. Its `id` begins with the position, and names a few messages before it too:
+    a client that was cut off sends it back as `Last-Event-ID`, as browsers do by themselves, and goes on after the
+    newest of them that is still in the log. So it misses nothing, also if the database lost its newest commits.
+    A position alone is taken at its word; one beyond the head of the log is refused.
+
+    Comments are sent while nothing happens. An event named `problem` says why the server ends it.
     """
-    Selection.of(category=category, stream=stream, types=types)
-    if where is not None:
-        compile_filter(where)
-    begin = _position(after if last_event_id is None else last_event_id)
+    selection = Selection.of(category=category, stream=stream, types=types)
+    query = query_of(selection, None if where is None else compile_filter(where))
+    start = Start(Resuming(mp.log), parse_start(after if last_event_id is None else last_event_id))
     followers.check()
-    pages = mp.follow_pages(
-        stream, category=category, types=types, where=where, after=NOW if begin == "now" else begin
-    )
-    following = Following(pages, request.scope["state"]["visitor"], entrance, stopping)
+    pages = mp.log.feed.follow(query, start.find)
+    following = Following(pages, start.trail, request.scope["state"]["visitor"], entrance, stopping)
     return EventStream(following.counted(followers))
 
 
-def _position(given: int | str) -> int | Literal["now"]:
-    """Where to begin; whoever comes back says it in a header."""
+def parse_start(given: str) -> int | Now | list[Mark]:
+    """Return where a follower wants to begin: a position, the marks of an event's id, or `NOW`."""
     if given == "now":
-        return "now"
-    text = str(given)
-    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) > LAST:
-        raise Refused(INVALID, "Last-Event-ID and after: a position is wanted", field="after")
-    return int(text)
+        return NOW
+    try:
+        return parse_token(given, highest=LAST)
+    except ValueError:
+        problem = "Last-Event-ID and after: a position or the id of an event is wanted"
+        raise Refused(INVALID, problem, field="after") from None
+
+
+class Start:
+    """Where a follower begins."""
+
+    def __init__(self, resuming: Resuming, wanted: int | Now | list[Mark]) -> None:
+        self._resuming = resuming
+        self._wanted = wanted
+        self.trail = Trail()
+        """What the follower has seen, once its start was found."""
+
+    async def find(self) -> int | Now:
+        """Return the position to begin after; refuse one that was never given to a message."""
+        if isinstance(self._wanted, list):
+            self.trail.extend(await self._resuming.surviving(self._wanted))
+            return self.trail.newest
+        if isinstance(self._wanted, Now):
+            # Above the horizon, what is open now may still come below what is there.
+            self.trail.extend(await self._resuming.marks_up_to(await self._resuming.horizon()))
+            return self._wanted
+        if self._wanted > (head := await self._resuming.drawn()):
+            raise Refused(
+                BEYOND_HEAD,
+                f"The log ends at position {head}, before {self._wanted}: it is another log, or it lost its "
+                "newest messages. Give a lower position",
+                field="after",
+                head=head,
+            )
+        self.trail.extend(await self._resuming.marks_up_to(self._wanted))
+        return self._wanted
 
 
 class Following:
     """What one follower is sent."""
 
     def __init__(
-        self, pages: AsyncGenerator[Page, None], visitor: Visitor, entrance: Entrance, stopping: Stopping
+        self,
+        pages: AsyncGenerator[Page, None],
+        trail: Trail,
+        visitor: Visitor,
+        entrance: Entrance,
+        stopping: Stopping,
     ) -> None:
         self._pages = pages
+        self._trail = trail
         self._visitor = visitor
         self._entrance = entrance
         self._stopping = stopping
@@ -156,7 +198,10 @@ class Following:
                     raise Refused(UNAUTHENTICATED, "The token was revoked: ask for another")
                 if news.done():
                     silence = 0.0
-                    for piece in chunks(news.result()):
+                    # The first page is empty: the start was found.
+                    if not (page := news.result()):
+                        yield bare_id(str(self._trail))
+                    for piece in chunks(page, self._trail):
                         yield piece
                     news = asyncio.create_task(_next(self._pages))
                 elif (silence := silence + LOOK) >= BEAT:
@@ -173,12 +218,12 @@ async def _next(pages: AsyncGenerator[Page, None]) -> Page:
     return await anext(pages)
 
 
-def chunks(page: Page) -> Iterator[bytes]:
+def chunks(page: Page, trail: Trail) -> Iterator[bytes]:
     """A page as events, in pieces of a bounded size."""
     encoder = msgspec.json.Encoder()
     piece = bytearray()
     for message in page:
-        piece += event(encoder.encode(StreamMessage.of(message)), id=message.position)
+        piece += event(encoder.encode(StreamMessage.of(message)), id=trail.pass_message(message))
         if len(piece) >= CHUNK:
             yield bytes(piece)
             piece.clear()
