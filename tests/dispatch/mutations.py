@@ -1,4 +1,4 @@
-"""Small mistakes in the core, each of which makes the simulation report something."""
+"""Small mistakes in the core, and in the rules about lives: each makes the simulation report something."""
 
 from typing import NamedTuple
 
@@ -331,3 +331,53 @@ MUTATIONS = (
         ("pinned",),
     ),
 )
+
+RULES = (
+    Mutation(
+        "a write is not compared with the life in which its lane was taken",
+        "server.py",
+        "        if life != self.store.life:\n            return Refused.STALE\n",
+        "",
+        ("lives",),
+    ),
+    Mutation(
+        "a lane is released by an owner of another life",
+        "server.py",
+        "        if life != self.store.life:\n            return False\n",
+        "",
+        ("lives",),
+    ),
+    Mutation(
+        "a lane is taken though the log is read in another life",
+        "server.py",
+        "if log_life != self.store.life:",
+        "if False:",
+        ("lives",),
+    ),
+    Mutation(
+        "rows get the messages of another life",
+        "server.py",
+        "if rows and log_life != self.store.life:",
+        "if False:",
+        ("lives",),
+    ),
+    Mutation(
+        "a page of another life is filled into a lane",
+        "worker.py",
+        "if holding is None or holding.log_life != page.life:",
+        "if holding is None:",
+        ("lives",),
+    ),
+    Mutation(
+        "an owner that finds another life keeps its lanes",
+        "worker.py",
+        "            if holding.log_life != self.reads.life:\n",
+        "            if False:\n",
+        ("lives",),
+    ),
+)
+"""Mistakes in what guards the store and its owners when it goes back.
+
+The engine and the schema have these rules. Here the mistakes are made where the simulation follows them; a few
+schedules find each.
+"""

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 import milepost
-from dispatch.mutations import MUTATIONS, Mutation
+from dispatch.mutations import MUTATIONS, RULES, Mutation
 
 TESTS = Path(__file__).parents[1]
 PACKAGE = Path(milepost.__file__).parent
+SIMULATION = TESTS / "dispatch" / "simulation"
 SCHEDULES = 300
 """For each kind of schedule that a mistake is looked for with."""
 FEW = 40
@@ -43,6 +44,14 @@ def mutated(mutation: Mutation | None, path: Path) -> Path:
     return source
 
 
+def with_mistaken_rule(mutation: Mutation, path: Path) -> Path:
+    """Copy the simulation, with a mistake in it, to where it is found first."""
+    shutil.copytree(SIMULATION, path / "dispatch" / "simulation")
+    file = path / "dispatch" / "simulation" / mutation.file
+    file.write_text(mutation.applied(file.read_text()))
+    return path
+
+
 def simulated(source: Path, kind: str, schedules: int = SCHEDULES) -> subprocess.CompletedProcess[str]:
     """The simulation on a copy of the package."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(source), str(TESTS)])}
@@ -60,6 +69,12 @@ def is_found(done: subprocess.CompletedProcess[str]) -> bool:
 def test_it_can_still_be_made(mutation: Mutation) -> None:
     text = mutation.applied((PACKAGE / "dispatch" / mutation.file).read_text())
     compile(text, mutation.file, "exec")
+
+
+@pytest.mark.parametrize("mutation", RULES, ids=lambda mutation: mutation.breaks)
+def test_the_simulation_soon_finds_that_a_rule_is_broken_when(mutation: Mutation, folder: Path) -> None:
+    found = simulated(with_mistaken_rule(mutation, folder), mutation.kinds[0], FEW)
+    assert is_found(found), "the simulation found nothing wrong"
 
 
 @pytest.mark.parametrize(

@@ -447,10 +447,10 @@ async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(
     await table(mp)
     answer, failing = Rows.answer, [True]
 
-    async def fail_once(rows: Rows, found: Any) -> Any:
+    async def fail_once(rows: Rows, found: Any, **life: Any) -> Any:
         if failing and failing.pop():
             raise psycopg.errors.UndefinedTable("of the log")
-        return await answer(rows, found)
+        return await answer(rows, found, **life)
 
     monkeypatch.setattr(Rows, "answer", fail_once)
 

@@ -18,7 +18,7 @@ async def test_one_that_is_cancelled_before_the_lane_knows_what_was_written(
     monkeypatch.setattr(sharing, "LAST", 0.1)
     entered = asyncio.Event()
 
-    async def never(self: Rows, answer: Any) -> Any:
+    async def never(self: Rows, answer: Any, **life: Any) -> Any:
         entered.set()
         await asyncio.Event().wait()
 

@@ -11,6 +11,13 @@ ENGINE = (
         ("engine/test_reading.py::test_a_page_of_another_life_is_for_nobody",),
     ),
     Mutation(
+        "rows get the messages of another life",
+        "log/reader.py",
+        '"positions": list(positions), "life": life}',
+        '"positions": list(positions), "life": None}',
+        ("engine/test_rows.py::test_they_get_no_messages_of_another_life",),
+    ),
+    Mutation(
         "progress in memory stays where it was when the log goes back",
         "progress/memory.py",
         "            self._go_back(survived_since(self._log_lives[-1]))",

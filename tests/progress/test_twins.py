@@ -7,7 +7,7 @@ import pytest
 
 from dispatch.simulation import store, world
 from dispatch.simulation.replay import replay
-from dispatch.simulation.schedule import KINDS, drawn
+from dispatch.simulation.schedule import LASTING, drawn
 from progress.keepers import Keeper, MemoryKeeper, PostgresKeeper
 from progress.twin import Told, TwinStore
 
@@ -33,14 +33,14 @@ def twins(request: pytest.FixtureRequest, schema: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("twins")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LASTING)
 def test_the_same_schedule_gives_the_same_answers(kind: str) -> None:
     compare(kind, range(SEEDS))
 
 
 @pytest.mark.shard("simulation")
 @pytest.mark.usefixtures("twins")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", LASTING)
 def test_more_schedules_give_the_same_answers(kind: str) -> None:
     compare(kind, range(SEEDS, MORE_SEEDS))
 

@@ -231,7 +231,7 @@ class ExactlyOnce:
         self._grouping.committed(ended_at)
         if exchanged is not None:
             self._clock.set(exchanged.now)
-            answer = await self._rows.answer(exchanged.answer)
+            answer = await self._rows.answer(exchanged.answer, log_life=owned.held.log_life)
             # Not before the lane knows what was written: whoever is cancelled in between may write no more.
             owned.held = exchanged.held
             if not owned.lost:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from milepost.dispatch import Answer, HeldKey, LaneState, Loaded
 from milepost.log.database import Database
@@ -19,10 +20,13 @@ class Rows:
         self._database = database
         self._reader = reader
 
-    async def answer(self, answer: Answer[Bare]) -> Answer[Message[Any]]:
-        """An answer with its messages. A row whose message is no longer in the log is left out."""
+    async def answer(self, answer: Answer[Bare], *, log_life: UUID | None) -> Answer[Message[Any]]:
+        """Return an answer with its messages. A row whose message is no longer in the log is left out.
+
+        Raises `Unavailable` if the log's server has another life than this one by now.
+        """
         held = [loaded for key in answer.held.values() for loaded in key.rows]
-        messages = await self._messages([*held, *answer.due, *answer.unrouted])
+        messages = await self._messages([*held, *answer.due, *answer.unrouted], log_life)
         return Answer(
             moved=answer.moved,
             held={key: HeldKey(_with(messages, held.rows), held.more) for key, held in answer.held.items()},
@@ -37,9 +41,11 @@ class Rows:
             stalled=answer.stalled,
         )
 
-    async def state(self, state: LaneState[Bare], *, unclean: bool) -> LaneState[Message[Any]]:
-        """A lane's state with its messages."""
-        messages = await self._messages(state.running)
+    async def state(
+        self, state: LaneState[Bare], *, unclean: bool, log_life: UUID | None
+    ) -> LaneState[Message[Any]]:
+        """Return a lane's state with its messages; raises as `answer` does."""
+        messages = await self._messages(state.running, log_life)
         return LaneState(
             cursor=state.cursor,
             now=state.now,
@@ -51,12 +57,12 @@ class Rows:
             stalled=state.stalled,
         )
 
-    async def messages(self, positions: Sequence[int]) -> Sequence[Message[Any]]:
-        """The messages at these positions, as far as they are still there."""
-        return await self._reader.messages_at(self._database, positions) if positions else ()
+    async def messages(self, positions: Sequence[int], log_life: UUID | None = None) -> Sequence[Message[Any]]:
+        """Return the messages at these positions, as far as they are still there."""
+        return await self._reader.messages_at(self._database, positions, life=log_life) if positions else ()
 
-    async def _messages(self, rows: Iterable[Loaded[Bare]]) -> Messages:
-        page = await self.messages(sorted({loaded.row.position for loaded in rows}))
+    async def _messages(self, rows: Iterable[Loaded[Bare]], log_life: UUID | None) -> Messages:
+        page = await self.messages(sorted({loaded.row.position for loaded in rows}), log_life)
         return {message.position: message for message in page}
 
 

@@ -312,7 +312,7 @@ class Sharing(Generic[S]):
             # Nobody has vanished if the owner before was this one.
             vanished = held.state.unclean and held.previous not in self._epochs
             self._epochs.add(held.epoch)
-            state = await self._rows.state(held.state, unclean=vanished)
+            state = await self._rows.state(held.state, unclean=vanished, log_life=life)
             self.clock.set(state.now)
             if self.served.get(subscription_id) is served:
                 served.runner.add(held, state)

@@ -178,7 +178,7 @@ class Writing:
 
     async def _learn(self, owned: Owned, exchanged: Exchanged) -> None:
         self._clock.set(exchanged.now)
-        answer = await self._rows.answer(exchanged.answer)
+        answer = await self._rows.answer(exchanged.answer, log_life=owned.held.log_life)
         # Not before the lane knows what was written: whoever is cancelled in between may write no more.
         owned.held = exchanged.held
         if not owned.lost:

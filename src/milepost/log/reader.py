@@ -228,10 +228,18 @@ class Reader:
                 looked(walk.place)
         await self._check_life(executor, life)
 
-    async def messages_at(self, executor: Executor, positions: Sequence[int]) -> Page:
-        """The messages at these positions, as far as they are there."""
+    async def messages_at(self, executor: Executor, positions: Sequence[int], *, life: UUID | None = None) -> Page:
+        """Return the messages at these positions, as far as they are there.
+
+        `life` is the life of the server in which the positions were learned; raises `Unavailable` in another one,
+        where other messages may be at them. None: in any.
+        """
         statement = self._statements.get("messages_at")
-        return self._messages(await executor.execute(statement, {"positions": list(positions)}))
+        rows = await executor.execute(statement, {"positions": list(positions), "life": life})
+        if life is not None and len(rows) < len(positions):
+            # They have gone, or the statement found another life.
+            await self._check_life(executor, life)
+        return self._messages(rows)
 
     async def pages_at(self, executor: Executor, positions: Sequence[int]) -> AsyncGenerator[Page, None]:
         """The same in pages, for who does not know how large they are."""

@@ -78,6 +78,8 @@ class Audit:
         known = position in evidence.acked or position in evidence.committing or position in evidence.rejected
         ensure(known, f"{position} {what}, and is not settled")
         self._store.settled.add(position)
+        if position not in evidence.acked and position not in evidence.committing:
+            self._store.unhandled.add(position)
 
     def _check_committed(self) -> None:
         """What a handler wrote in this transaction is settled by it."""

@@ -40,13 +40,22 @@ def _end_workers(world: World) -> None:
 
 
 def _take_lanes(world: World) -> None:
-    """Lanes that nobody has go to a fresh worker, and everyone has a consumer for everything."""
+    """Lanes that nobody has go to a fresh worker, and everyone has a consumer for everything.
+
+    Who has a lane of an earlier life has to find out by itself: until then it keeps others from taking that.
+    """
     for worker in world.workers.values():
-        for holding in [holding for holding in worker.holdings.values() if not holding.current]:
+        worker.notice()
+        worker.let_go()
+        overtaken = [each for each in worker.holdings.values() if not (each.current or each.store.is_over)]
+        for holding in overtaken:
             worker.drop(holding.number)
     worker = world.start()
     for lane in range(world.setup.lanes):
-        holding = world.owner(lane) or worker.take(lane)
+        owner = world.holder(lane) or worker.take(lane)
+        ensure(owner is not None, f"lane {lane} cannot be taken, though its worker knows the life of the log")
+        assert owner is not None
+        holding = owner
         poke(holding)
         if holding.routed:
             holding.lane.join("all", [EVERYTHING])
@@ -114,3 +123,8 @@ def _check_end(world: World) -> None:
         row = store.lanes[store.lane_of(message)].rows.get(message.position)
         settled = message.position in store.settled or row is not None
         ensure(settled, f"{message.position} was never settled")
+        handled = message.id in store.handled or message.position in store.unhandled
+        ensure(handled or row is not None, f"{message} counts as settled, and nobody has handled it")
+    ids = {message.id for message in store.log.messages}
+    lost = [effect for effect in store.effects if effect not in ids]
+    ensure(not lost, f"messages {lost} took effect and are not in the log")

@@ -80,6 +80,30 @@ class Forget:
             worker.take(holding.number)
 
 
+# Lives of the server
+
+
+@dataclass(frozen=True)
+class GoBack:
+    """The server loses its newest transactions, so many or all that there were, and begins another life."""
+
+    lost: int = 0
+
+    def run(self, world: World) -> None:
+        world.server.go_back(self.lost)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A worker looks at the log, and learns which life that has."""
+
+    worker: int = 0
+
+    def run(self, world: World) -> None:
+        if (worker := world.worker(self.worker)) is not None:
+            worker.notice()
+
+
 # People
 
 

@@ -50,8 +50,10 @@ def _claim(holding: Holding, delivery: Delivery[Message], stall: int | None) -> 
 
 
 def _check_claim(holding: Holding, claim: Claim) -> None:
-    """It is not handed out twice, and alone if it has to be."""
+    """It is a message of the lane's life, not handed out twice, and alone if it has to be."""
     position = claim.position
+    there = holding.store.log.by_position.get(position)
+    ensure(claim.delivery.message == there, f"{claim.delivery.message} is handed out instead of {there}")
     ensure(all(other.position != position for other in holding.open.values()), f"{position} is out already")
     ensure(claim.deadline == claim.delivery.deadline, f"{position} times out at {claim.delivery.deadline}")
     if claim.alone or any(other.alone for other in holding.open.values()):

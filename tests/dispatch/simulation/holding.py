@@ -8,8 +8,9 @@ from dispatch.simulation.bounds import Bounds
 from dispatch.simulation.consumers import Consumers
 from dispatch.simulation.evidence import Evidence
 from dispatch.simulation.message import Message
+from dispatch.simulation.server import Server
 from dispatch.simulation.setup import Definition
-from dispatch.simulation.store import Refused, Store
+from dispatch.simulation.store import Refused
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.delivery import Delivery, State
@@ -35,6 +36,16 @@ class Claim:
     """The number of the stall during which it was tried."""
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A lane's messages of a range of the log, as they were in one life of the server."""
+
+    life: int
+    low: int
+    high: int
+    messages: Sequence[Message]
+
+
 @dataclass(eq=False, slots=True)
 class UnderWay:
     """An exchange that was made, and its answer once it is committed."""
@@ -49,20 +60,25 @@ class Holding(Account):
 
     def __init__(
         self,
-        store: Store,
+        server: Server,
         number: int,
         definition: Definition,
         state: LaneState[Message],
+        log_life: int,
         breaker: Breaker,
         random: Callable[[], float],
     ) -> None:
-        super().__init__(store, number, definition.settings, state)
+        super().__init__(server.store, number, definition.settings, state)
+        self.server = server
         self.definition = definition
+        self.life = server.store.life
+        self.log_life = log_life
+        """The life of the log whose messages it gets."""
         self.breaker = breaker
         self.epoch = self.record.epoch
         self.revision = self.record.revision
         self.consumers = Consumers()
-        routes = _routes(store.setup.strategy)
+        routes = _routes(self.store.setup.strategy)
         self.lane: Lane[Message] = Lane(self.settings, state, breaker=breaker, routes=routes, random=random)
         self.ordinals: dict[int, int] = {}
         """For messages taken from the log: how many were taken up to it."""
@@ -90,8 +106,8 @@ class Holding(Account):
 
     @property
     def current(self) -> bool:
-        """Whether no one else has the lane, as far as the store knows."""
-        return self.record.epoch == self.epoch
+        """Whether no one else has the lane, as far as the store in its present life knows."""
+        return not self.store.is_over and self.record.epoch == self.epoch
 
     @property
     def routed(self) -> bool:
@@ -112,31 +128,19 @@ class Holding(Account):
 
     # Reading
 
-    def fill(self, size: int, before: int, beyond: int) -> bool:
-        """Reads a page and takes it; whether that moved the reach."""
+    def fill(self, page: Page) -> bool:
+        """Takes a page; whether that moved the reach."""
         lane = self.lane
-        old = lane.reach
-        page, up_to = self._page(max(0, old - before), size, beyond)
-        keys = [message.key for message in page] if self.settings.ordered else None
+        old, up_to = lane.reach, page.high
+        keys = [message.key for message in page.messages] if self.settings.ordered else None
         room, taken = lane.room(), len(self.ordinals)
-        filled = lane.fill(page, keys, up_to)
+        filled = lane.fill(page.messages, keys, up_to)
         ensure(lane.reach >= old, f"the reach went back from {old} to {lane.reach}")
         ensure(not filled or lane.reach >= up_to, f"the page up to {up_to} was taken, the reach is {lane.reach}")
-        self._note_taken(old, {message.position for message in page})
+        self._note_taken(old, {message.id for message in page.messages})
         ensure(len(self.ordinals) - taken <= room, f"{len(self.ordinals) - taken} were taken with room for {room}")
         ensure(room <= 1 or not self.breaker.stalled, f"there is room for {room}, while stalled")
         return lane.reach > old
-
-    def _page(self, start: int, size: int, beyond: int) -> tuple[list[Message], int]:
-        log = self.store.log
-        after = [message for message in self.record.messages if message.position > start]
-        found = [message for message in after if message.number not in self.definition.rejected]
-        page = found[:size]
-        if len(found) > size:
-            last = page[-1].position if page else start
-            return page, min(last + beyond, found[size].position - 1)
-        log.horizon += beyond
-        return page, log.horizon
 
     def _note_taken(self, old: int, page: set[int]) -> None:
         for message in self.record.messages:
@@ -146,7 +150,7 @@ class Holding(Account):
             if message.number in self.definition.rejected:
                 self.rejected.add(position)
             else:
-                ensure(position in page, f"{position} is within reach and was in no page")
+                ensure(message.id in page, f"{message} is within reach and was in no page")
                 self.ordinals[position] = len(self.ordinals) + 1
 
     # Exchanges
@@ -169,7 +173,9 @@ class Holding(Account):
         under_way = self.under_way
         if under_way is None or under_way.answer is not None:
             return True
-        answer = self.store.commit(self.number, self.epoch, self.revision, under_way.exchange, under_way.evidence)
+        answer = self.server.commit(
+            self.number, self.life, self.epoch, self.revision, under_way.exchange, under_way.evidence
+        )
         if answer is Refused.STALE:
             return False
         ensure(self.current, "a stale owner wrote")
@@ -183,14 +189,17 @@ class Holding(Account):
             self.revision += 1
         return True
 
-    def learn(self) -> None:
-        """The answer arrives, if there is one."""
+    def learn(self) -> bool:
+        """The answer arrives, if there is one; False if its messages cannot be had any more."""
         under_way = self.under_way
         if under_way is None or under_way.answer is None:
-            return
+            return True
+        answer = self.server.loaded(self.log_life, under_way.answer)
+        if answer is None:
+            return False
         self.under_way = None
-        self.lane.exchanged(under_way.answer)
-        self.counts = under_way.answer.counts
+        self.lane.exchanged(answer)
+        self.counts = answer.counts
         if under_way.exchange.write is not None:
             del self.outcomes[: len(under_way.evidence.outcomes)]
             self.vanished = 0
@@ -201,13 +210,14 @@ class Holding(Account):
                 self.past.append(delivery)
                 self.acked.add(claim.position)
         write = under_way.exchange.write
-        for move, moved in zip(write.moves if write else (), under_way.answer.moved, strict=True):
+        for move, moved in zip(write.moves if write else (), answer.moved, strict=True):
             self._check_start(move)
             if moved:
                 self.learn_moved(move.position, move.row, under_way.evidence)
             else:
                 self.learn_refused(move.position)
-        self.learn_rows(under_way.answer)
+        self.learn_rows(answer)
+        return True
 
     def _check_start(self, move: Move) -> None:
         """A healthy message gets no row when it starts, save on probation."""

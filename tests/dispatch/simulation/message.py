@@ -1,5 +1,7 @@
 """The log: messages at positions with gaps."""
 
+from copy import copy
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -13,6 +15,8 @@ class Message(msgspec.Struct, frozen=True):
     number: int
     size: int
     properties: dict[str, Any]
+    id: int = 0
+    """Never given twice; a position is, when the log goes back."""
 
 
 class Log:
@@ -23,12 +27,21 @@ class Log:
         self.by_key: dict[str, list[Message]] = {}
         self.by_position: dict[int, Message] = {}
         self.horizon = 0
+        self._ids = count(1)
+
+    def copied(self) -> "Log":
+        """Return a copy. Both draw from the same ids, and each its own positions."""
+        other = copy(self)
+        other.messages = list(self.messages)
+        other.by_key = {key: list(messages) for key, messages in self.by_key.items()}
+        other.by_position = dict(self.by_position)
+        return other
 
     def append(self, key: str, number: int, size: int, gap: int) -> Message:
         """A new message, `gap` positions beyond the next free one."""
         self.horizon += 1 + gap
         properties = {"n": number, "even": number % 2 == 0}
-        message = Message(self.horizon, key, number, size, properties)
+        message = Message(self.horizon, key, number, size, properties, next(self._ids))
         self.messages.append(message)
         self.by_key.setdefault(key, []).append(message)
         self.by_position[message.position] = message

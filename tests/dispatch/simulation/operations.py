@@ -58,9 +58,37 @@ class Fill:
     beyond: int = 0
 
     def run(self, world: World) -> None:
-        if (found := world.holding(self.worker, self.lane)) is not None:
-            found[1].fill(self.size, self.before, self.beyond)
-            world.note("reach", found[1].lane.reach)
+        if (found := world.holding(self.worker, self.lane)) is None:
+            return
+        worker, holding = found
+        if (page := worker.read(holding, self.size, self.before, self.beyond)) is not None:
+            worker.fill(holding.number, page)
+            world.note("reach", holding.lane.reach)
+
+
+@dataclass(frozen=True)
+class Read(Fill):
+    """A page is read, and filled in later."""
+
+    def run(self, world: World) -> None:
+        if (found := world.holding(self.worker, self.lane)) is None:
+            return
+        worker, holding = found
+        if (page := worker.read(holding, self.size, self.before, self.beyond)) is not None:
+            worker.pages[holding.number] = page
+
+
+@dataclass(frozen=True)
+class FillIn:
+    """A page that was read earlier is filled in, if the lane stands where that covers it."""
+
+    worker: int = 0
+    lane: int = 0
+
+    def run(self, world: World) -> None:
+        worker, lane = world.worker(self.worker), self.lane % world.setup.lanes
+        if worker is not None and (page := worker.pages.pop(lane, None)) is not None:
+            world.note("filled", worker.fill(lane, page))
 
 
 @dataclass(frozen=True)
@@ -232,7 +260,8 @@ class Learn:
 
     def run(self, world: World) -> None:
         if (found := world.holding(self.worker, self.lane)) is not None:
-            found[1].learn()
+            if not found[1].learn():
+                found[0].drop(found[1].number)
             found[0].stall()
 
 

@@ -45,9 +45,11 @@ def _round(world: World, worker: Worker, fill: bool, lazy: bool) -> bool:
 def _step(world: World, worker: Worker, holding: Holding, fill: bool, lazy: bool) -> bool:
     """One round of a lane; whether anything happened."""
     settling.expire(holding)
-    busy = fill and holding.fill(UNLIMITED, 0, 0)
+    busy = fill and _fill(worker, holding)
+    if not worker.has(holding):
+        return True
     busy |= _exchange(world, worker, holding, lazy)
-    if worker.holdings.get(holding.number) is not holding:
+    if not worker.has(holding):
         return True
     suspects = holding.lane.suspects
     given = worker.next(holding, UNLIMITED)
@@ -55,6 +57,12 @@ def _step(world: World, worker: Worker, holding: Holding, fill: bool, lazy: bool
     busy |= suspects and not holding.lane.suspects
     world.note("pumped", *((delivery.message.position, delivery.consumer) for delivery in given))
     return _exchange(world, worker, holding, lazy) or busy or bool(given) or holding.lane.urgent(world.store.now)
+
+
+def _fill(worker: Worker, holding: Holding) -> bool:
+    """Reads all that there is for a lane; whether that moved its reach."""
+    page = worker.read(holding, UNLIMITED, 0, 0)
+    return page is not None and worker.fill(holding.number, page)
 
 
 def _exchange(world: World, worker: Worker, holding: Holding, lazy: bool) -> bool:

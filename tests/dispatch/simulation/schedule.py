@@ -1,6 +1,6 @@
 """Schedules drawn at random: the same seed gives the same one."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, cast
@@ -11,28 +11,31 @@ from dispatch.simulation.setup import Setup
 from milepost.dispatch.routes import STRATEGIES
 
 LENGTH = 80
-KINDS = ("local", "ordered", "routed", "pinned", "crossed")
+LASTING = ("local", "ordered", "routed", "pinned", "crossed")
 """Handlers without an order, handlers with one, consumers, consumers with pinned buckets; and few messages of few
 keys, on which people and exchanges cross."""
+KINDS = (*LASTING, "lives")
+"""The same, and one in which the store goes back to earlier states."""
 
 
 def drawn(kind: str, seed: int, length: int = LENGTH) -> tuple[Setup, list[Operation]]:
     """A setup of a kind and a schedule for it."""
     random = Random(f"{kind} {seed}")
     setup = _setup(kind, random)
-    choices = _CROSSED if kind == "crossed" else _COMMON
+    choices = {"crossed": _CROSSED, "lives": _LIVES}.get(kind, _COMMON)
     return setup, _Draw(random, setup, choices).schedule(length // 2 if kind == "crossed" else length)
 
 
 def _setup(kind: str, random: Random) -> Setup:
-    crossed = kind == "crossed"
-    routed = kind in ("routed", "pinned") or (crossed and random.random() < 0.3)
+    crossed, lossy = kind == "crossed", kind == "lives"
+    some_routed = crossed or lossy
+    routed = kind in ("routed", "pinned") or (some_routed and random.random() < 0.3)
     strategies = STRATEGIES[2:] if kind == "pinned" else STRATEGIES[:2]
     small_or_large = (random.randint(1, 4), 1000)
     return Setup(
         lanes=1 if routed or crossed else random.choice((1, 1, 2, 3)),
         keys=random.choice((1, 2) if crossed else (1, 2, 3, 5, 5)),
-        ordered=kind == "ordered" or ((routed or crossed) and random.random() < (0.8 if crossed else 0.5)),
+        ordered=kind == "ordered" or ((routed or some_routed) and random.random() < (0.8 if crossed else 0.5)),
         strategy=random.choice(strategies) if routed else None,
         on_park="block" if random.random() < 0.5 else "continue",
         window=random.choice((1, 2, 3, 5, 8, 12, 20)),
@@ -46,6 +49,7 @@ def _setup(kind: str, random: Random) -> Setup:
         attempts=random.randint(1, 4),
         killed=random.random() < 0.5,
         kept=random.random() < 0.5,
+        lossy=lossy,
     )
 
 
@@ -216,6 +220,81 @@ def _meanwhile(random: Random) -> Iterable[Operation]:
         yield operations.Next(**where)
 
 
+def _another_life(random: Random) -> Iterable[Operation]:
+    """The store goes back while owners have something at hand, and they go on before and after they notice."""
+    where, other = _where(random), {**_where(random), "worker": random.randrange(3)}
+    before = (_append, _fill, _next, _settle, _swap, _make, _commit)
+    for _ in range(random.randint(0, 3)):
+        yield _there(random.choice(before)(random), where)
+    yield _append(random)
+    yield _there(_read(random), where)
+    yield _go_back(random)
+    if random.random() < 0.2:
+        yield _go_back(random)
+    yield _append(random)
+    after = (_append, _append, _take, _take, _notice, _notice, *_AFTERWARDS)
+    for _ in range(random.randint(0, 6)):
+        yield _there(random.choice(after)(random), random.choice((where, where, other)))
+    take = events.Take(**where, by_force=True)
+    ends: tuple[Sequence[Operation], ...] = (
+        (),
+        (events.Notice(where["worker"]), take, operations.FillIn(**where)),
+        (take, operations.Fill(**where)),
+        (events.Release(**where),),
+    )
+    yield from random.choice(ends)
+    yield _there(_next(random), where)
+
+
+def _late_answer(random: Random) -> Iterable[Operation]:
+    """The store goes back between the commit of an exchange and the reading of the messages of its rows."""
+    where = _where(random)
+    yield _append(random)
+    yield operations.Fill(**where)
+    yield operations.Next(**where)
+    yield _there(operations.Retry(which=random.randrange(10), count=5, after=0.0, counted=False), where)
+    yield operations.Swap(**where)
+    if random.random() < 0.5:
+        yield _there(random.choice((_make, _pass, _person))(random), where)
+    yield operations.Make(**where)
+    yield operations.Commit(**where)
+    yield events.GoBack(random.randint(1, 9))
+    yield _append(random)
+    yield _append(random)
+    yield operations.Learn(**where)
+    yield operations.Next(**where)
+
+
+def _go_back(random: Random) -> Operation:
+    return events.GoBack(random.choice((0, 0, 1, 1, 2, 3, 5, 8, 20)))
+
+
+def _notice(random: Random) -> Operation:
+    return events.Notice(_where(random)["worker"])
+
+
+def _take(random: Random) -> Operation:
+    return events.Take(**_where(random), by_force=random.random() < 0.5)
+
+
+def _read(random: Random) -> Operation:
+    """A page for several lanes begins where the lowest of them stands."""
+    size, before = random.choice((2, 50)), random.choice((0, 8, 40))
+    return operations.Read(**_where(random), size=size, before=before, beyond=random.choice((0, 0, 1, 3)))
+
+
+def _fill_in(random: Random) -> Operation:
+    return operations.FillIn(**_where(random))
+
+
+def _commit(random: Random) -> Operation:
+    return operations.Commit(**_where(random))
+
+
+def _learn(random: Random) -> Operation:
+    return operations.Learn(**_where(random))
+
+
 def _there(operation: Operation, where: dict[str, int]) -> Operation:
     """The operation, at a worker and lane."""
     here = {name: number for name, number in where.items() if hasattr(operation, name)}
@@ -255,6 +334,8 @@ def _swap(random: Random) -> Operation:
     return operations.Swap(**_where(random), commits=random.choice((0, 0, 1, 3)))
 
 
+_AFTERWARDS = (_fill_in, _fill, _next, _settle, _make, _commit, _learn, _swap, _person)
+
 _COMMON: Choices = (
     (_one(_append), 12),
     (_round, 14),
@@ -283,6 +364,16 @@ _COMMON: Choices = (
     (_one(lambda random: events.Poke()), 2),
     (_one(_redefine), 1),
     (_one(_change), 1),
+)
+
+_LIVES: Choices = (
+    *_COMMON,
+    (_another_life, 16),
+    (_late_answer, 6),
+    (_one(_go_back), 1),
+    (_one(_notice), 3),
+    (_one(_read), 3),
+    (_one(_fill_in), 3),
 )
 
 _CROSSED: Choices = (

@@ -19,6 +19,7 @@ def ack(holding: Holding, deliveries: Deliveries) -> None:
     claims, refused = _end(holding, deliveries)
     _compare(holding.lane.ack(deliveries), refused)
     holding.acked.update(claim.position for claim in claims if not _is_skipped(holding, claim))
+    holding.store.handled.update(claim.delivery.message.id for claim in claims)
     holding.outcomes += [True] * len(claims)
 
 

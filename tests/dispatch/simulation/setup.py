@@ -35,6 +35,8 @@ class Setup:
     """Whether the drain at the end begins with dead workers, or with lanes that were released."""
     kept: bool = False
     """Whether it goes on with the workers that there are instead."""
+    lossy: bool = False
+    """Whether the store may go back to an earlier state."""
 
     def definition(self) -> "Definition":
         """The first definition."""

@@ -1,6 +1,9 @@
 """The obviously right PostgreSQL: one subscription's lanes, cursors and rows in plain dicts."""
 
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from dataclasses import replace as changed
 from enum import Enum
 from typing import Any
 
@@ -11,6 +14,7 @@ from dispatch.simulation.evidence import Evidence
 from dispatch.simulation.message import Log, Message
 from dispatch.simulation.questions import Questions
 from dispatch.simulation.setup import Setup
+from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import judged
 from milepost.dispatch.delivery import Row, State
 from milepost.dispatch.exchange import Answer, Counts, Cursor, Exchange, LaneState, Loaded, Move, Write
@@ -44,17 +48,36 @@ class LaneRecord:
     passed: set[int] = field(default_factory=set)
     """Messages that the cursor or what is ahead of it covers."""
 
+    def copied(self) -> "LaneRecord":
+        """Return a copy."""
+        messages, rows, passed = list(self.messages), dict(self.rows), set(self.passed)
+        return changed(self, messages=messages, rows=rows, passed=passed)
+
     @property
     def unsettled(self) -> bool:
         return any(row.state is not State.SKIPPED for row in self.rows.values())
 
 
+@dataclass
+class Clock:
+    """The database's time, which never goes back."""
+
+    now: float = START
+
+
 class Store:
-    """Lanes, rows and the log; and what is true of each message, which no database could say."""
+    """Lanes, rows and the log; and what is true of each message, which no database could say.
+
+    One object is one life of the server. When the store goes back, an earlier state begins the next life, and this
+    object stays as it was: owners that have not noticed still see it.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.now = START
+        self.life = 1
+        self.is_over = False
+        """Whether another life has begun."""
+        self.clock = Clock()
         self.log = Log()
         self.lanes = [LaneRecord(number) for number in range(setup.lanes)]
         self.streak = 0
@@ -69,10 +92,51 @@ class Store:
         """Messages that have to run alone, since they ran when a process vanished; True: they were alone then."""
         self.alone: set[int] = set()
         """Those whose rows say that they do so now."""
+        self.unhandled: set[int] = set()
+        """Messages that are settled though nobody handled them: rejected, or moved past."""
+        self.effects: list[int] = []
+        """The ids of messages whose handlers wrote in a transaction that committed, once for each time."""
+        self.handled: set[int] = set()
+        """The ids of all messages that were ever handled. Shared by all lives: this is not stored."""
+        self.past: list[Store] = []
+        """The states before each transaction, the oldest first."""
         self._epochs = 0
+
+    @property
+    def now(self) -> float:
+        return self.clock.now
+
+    @now.setter
+    def now(self, now: float) -> None:
+        self.clock.now = now
+
+    def copied(self) -> "Store":
+        """Return a copy of the state, without its past."""
+        other = copy(self)
+        other.log = self.log.copied()
+        other.lanes = [record.copied() for record in self.lanes]
+        for name in ("settled", "suspects", "touched", "acted_at", "alone", "unhandled", "effects"):
+            setattr(other, name, copy(getattr(self, name)))
+        other.past = []
+        return other
+
+    def next_life(self, lost: int) -> "Store":
+        """End this life; return the next one, which begins without the newest `lost` transactions."""
+        lost = min(lost, len(self.past))
+        kept = self.past[: len(self.past) - lost]
+        begun = self.past[-lost].copied() if lost else self.copied()
+        begun.past, begun.life = kept, self.life + 1
+        self.is_over = True
+        return begun
+
+    def _remember(self) -> None:
+        """Keep the state before a transaction, if it may have to come back."""
+        if self.setup.lossy:
+            self.past.append(self.copied())
 
     def append(self, key: int, number: int, size: int, gap: int) -> None:
         """A message comes."""
+        self._remember()
         message = self.log.append(f"k{key}", number, size, gap)
         self.lanes[self.lane_of(message)].messages.append(message)
 
@@ -93,6 +157,7 @@ class Store:
 
     def take(self, lane: int, worker: int, definition: int, *, vanished: bool) -> LaneState[Message]:
         """Gives a lane to a worker under a new epoch; `vanished`: its last owner is gone without a word."""
+        self._remember()
         record = self.lanes[lane]
         self._fence(record)
         unclean = record.owner is not None and vanished
@@ -114,6 +179,7 @@ class Store:
 
     def release(self, lane: int, epoch: int) -> None:
         """The owner leaves the lane in good order."""
+        self._remember()
         if self.lanes[lane].epoch == epoch:
             self.lanes[lane].owner = None
 
@@ -135,6 +201,7 @@ class Store:
             return Refused.UNMET
         moved: list[bool] = []
         if exchange.write is not None:
+            self._remember()
             audit = Audit(self, record, exchange.write, evidence)
             moved = [self._moved(record, move) for move in exchange.write.moves]
             record.cursor = exchange.write.cursor
@@ -147,7 +214,17 @@ class Store:
                 evidence.settings.stall_after,
             )
             audit.check(moved)
+            self._take_effect([delivery.message for delivery in exchange.commits])
         return self._answer(record, exchange, moved, evidence)
+
+    def _take_effect(self, messages: Sequence[Message]) -> None:
+        """Store what handlers wrote in the transaction."""
+        for message in messages:
+            there = self.log.by_position.get(message.position)
+            ensure(there == message, f"{message} took effect, and {there} is in its place")
+            ensure(message.id not in self.effects, f"{message} took effect a second time")
+            self.effects.append(message.id)
+            self.handled.add(message.id)
 
     def _is_met(self, record: LaneRecord, write: Write) -> bool:
         return all(self._finds(record, move) for move in write.moves if move.required)
@@ -204,6 +281,7 @@ class Store:
         self._change(lane, position, state=State.SKIPPED)
 
     def _change(self, lane: int, position: int, **changes: Any) -> None:
+        self._remember()
         rows = self.lanes[lane].rows
         revision = rows[position].revision + 1
         rows[position] = replace(rows[position], due=self.now, since=self.now, revision=revision, **changes)
@@ -212,6 +290,7 @@ class Store:
 
     def move(self, lane: int, position: int) -> None:
         """A person moves the cursor."""
+        self._remember()
         record = self.lanes[lane]
         self._fence(record)
         record.cursor = Cursor(position)
@@ -221,9 +300,14 @@ class Store:
             if message.position > position:
                 self.clear(message.position)
                 self.settled.discard(message.position)
+                self.unhandled.discard(message.position)
+                if message.id in self.effects:
+                    # It comes again because a person wants that.
+                    self.effects.remove(message.id)
                 self.touched.pop(message.position, None)
                 record.passed.discard(message.position)
                 continue
             record.passed.add(message.position)
             if message.position not in record.rows:
                 self.settled.add(message.position)
+                self.unhandled.add(message.position)

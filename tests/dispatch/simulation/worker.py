@@ -3,8 +3,9 @@
 from random import Random
 
 from dispatch.simulation.handing import next_of
-from dispatch.simulation.holding import Holding
+from dispatch.simulation.holding import Holding, Page
 from dispatch.simulation.message import Message
+from dispatch.simulation.server import Server
 from dispatch.simulation.setup import Definition
 from dispatch.simulation.store import Store
 from dispatch.simulation.violation import ensure
@@ -15,8 +16,12 @@ from milepost.dispatch.delivery import Delivery, State
 class Worker:
     """Owns lanes, hands their messages out, and dies at any time."""
 
-    def __init__(self, store: Store, number: int, definition: Definition) -> None:
-        self.store = store
+    def __init__(self, server: Server, number: int, definition: Definition) -> None:
+        self.server = server
+        self.reads = server.store
+        """The life in which it reads the log, as far as it knows."""
+        self.pages: dict[int, Page] = {}
+        """Pages that it has read for lanes and not filled in."""
         self.number = number
         self.definition = definition
         self.holdings: dict[int, Holding] = {}
@@ -24,6 +29,11 @@ class Worker:
         self._random = Random(number)
         self._stalls = 0
         self._was_stalled = False
+
+    @property
+    def store(self) -> Store:
+        """The store in its present life."""
+        return self.server.store
 
     def may_take(self, lane: int, owner_lives: bool, by_force: bool) -> bool:
         """Whether it may have a lane: not one that a later definition has run."""
@@ -34,12 +44,15 @@ class Worker:
             return False
         return by_force or record.owner is None or record.owner == self.number or not owner_lives
 
-    def take(self, lane: int) -> Holding:
-        """Takes a lane, and forgets what it may still have had of it."""
+    def take(self, lane: int) -> Holding | None:
+        """Takes a lane, and forgets what it may still have had of it. None if the log has another life by now."""
         self.drop(lane)
         vanished = self.store.lanes[lane].owner != self.number
-        state = self.store.take(lane, self.number, self.definition.number, vanished=vanished)
-        holding = Holding(self.store, lane, self.definition, state, self.breaker, self._random.random)
+        log_life = self.reads.life
+        state = self.server.take(lane, self.number, self.definition.number, log_life=log_life, vanished=vanished)
+        if state is None:
+            return None
+        holding = Holding(self.server, lane, self.definition, state, log_life, self.breaker, self._random.random)
         self.holdings[lane] = holding
         return holding
 
@@ -48,6 +61,49 @@ class Worker:
         holding = self.holdings.pop(lane, None)
         if holding is not None:
             holding.lane.discard()
+
+    # Reading the log
+
+    def notice(self) -> None:
+        """Look which life the log has now."""
+        self.reads = self.server.store
+
+    def let_go(self) -> None:
+        """Drop the lanes that it took in another life than the one in which it reads the log now."""
+        for holding in list(self.holdings.values()):
+            if holding.log_life != self.reads.life:
+                self.drop(holding.number)
+
+    def read(self, holding: Holding, size: int, before: int, beyond: int) -> Page | None:
+        """Read a page for a lane; None if the lane has to go."""
+        self.let_go()
+        if not self.has(holding):
+            return None
+        return self._page(holding.number, max(0, holding.lane.reach - before), size, beyond)
+
+    def fill(self, lane: int, page: Page) -> bool:
+        """Fill a page into a lane, if both are of one life; return whether that moved the reach."""
+        self.let_go()
+        holding = self.holdings.get(lane)
+        if holding is None or holding.log_life != page.life:
+            return False
+        return holding.lane.reach >= page.low and holding.fill(page)
+
+    def has(self, holding: Holding) -> bool:
+        """Whether a lane is still in its hands."""
+        return self.holdings.get(holding.number) is holding
+
+    def _page(self, lane: int, start: int, size: int, beyond: int) -> Page:
+        """What comes after a position, in the log as it is, or was, in the life in which it is read."""
+        log, life = self.reads.log, self.reads.life
+        after = [message for message in self.reads.lanes[lane].messages if message.position > start]
+        found = [message for message in after if message.number not in self.definition.rejected]
+        page = found[:size]
+        if len(found) > size:
+            last = page[-1].position if page else start
+            return Page(life, start, min(last + beyond, found[size].position - 1), page)
+        log.horizon += beyond
+        return Page(life, start, log.horizon, page)
 
     def next(self, holding: Holding, limit: int) -> list[Delivery[Message]]:
         """Hands out, unless something runs alone in this process."""
@@ -101,7 +157,9 @@ class Worker:
         if not holding.commit():
             self.drop(holding.number)
             return False
-        holding.learn()
+        if not holding.learn():
+            self.drop(holding.number)
+            return False
         return True
 
     def release(self, holding: Holding) -> None:
@@ -113,7 +171,8 @@ class Worker:
             if not self.swap(holding):
                 return
         check_released(holding)
-        self.store.release(holding.number, holding.epoch)
+        released = self.server.release(holding.number, holding.life, holding.epoch)
+        ensure(not (released and holding.store.is_over), "an owner of another life released a lane")
         self.drop(holding.number)
 
 

@@ -2,6 +2,7 @@
 
 from dispatch.simulation.holding import Holding
 from dispatch.simulation.routing import check_unrouted
+from dispatch.simulation.server import Server
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.store import Store
 from dispatch.simulation.worker import Worker
@@ -12,17 +13,22 @@ class World:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.store = Store(setup)
+        self.server = Server(Store(setup))
         self.definition = setup.definition()
         self.workers: dict[int, Worker] = {}
         self.trace: list[tuple[object, ...]] = []
         """What came out, so that two runs can be compared."""
         self._started = 0
 
+    @property
+    def store(self) -> Store:
+        """The store in its present life."""
+        return self.server.store
+
     def start(self) -> Worker:
         """A new process, with the newest definition."""
         self._started += 1
-        worker = self.workers[self._started] = Worker(self.store, self._started, self.definition)
+        worker = self.workers[self._started] = Worker(self.server, self._started, self.definition)
         return worker
 
     def worker(self, index: int) -> Worker | None:
@@ -44,6 +50,11 @@ class World:
             if holding is not None and holding.current:
                 return holding
         return None
+
+    def holder(self, lane: int) -> Holding | None:
+        """Who believes to have a lane, first of all who has it now."""
+        held = [worker.holdings[lane] for worker in self.workers.values() if lane in worker.holdings]
+        return self.owner(lane) or next(iter(held), None)
 
     def note(self, *what: object) -> None:
         self.trace.append(what)
