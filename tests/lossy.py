@@ -43,7 +43,8 @@ declare
 begin
     perform pg_terminate_backend(a.pid, 20000) from pg_stat_activity a
     where a.datname = current_database() and a.backend_type = 'client backend' and a.application_name = 'milepost';
-    -- Whoever connects now waits, and goes on in the next life.
+    -- Whoever connects now waits, and goes on in the next life. Who was quicker is ended by the next try.
+    perform set_config('lock_timeout', '20ms', true);
     for item in select c.relname as name from pg_class c
                 where c.relnamespace = to_regnamespace(quote_ident(here)) and c.relkind = 'r'
                 order by c.relname loop
@@ -79,11 +80,10 @@ class Lossy:
 
     async def crash(self) -> None:
         """Loses what is not on disk, and begins another life."""
-        for _ in range(20):
-            # Those who come meanwhile may lock the same tables in another order.
-            with suppress(psycopg.errors.DeadlockDetected):
-                return await self._run(GO_BACK)
-        return await self._run(GO_BACK)
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(psycopg.errors.LockNotAvailable):
+                    return await self._run(GO_BACK)
 
     async def _run(self, statement: LiteralString) -> None:
         await self._connection.execute(sql.SQL(statement).format(schema=sql.Literal(self._schema)))

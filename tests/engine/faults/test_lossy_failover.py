@@ -1,7 +1,7 @@
 """Commits that are lost for real: by crashes with outages, and by failovers to a standby that lags.
 
-What survived and what came later is handled, whoever handles it; exactly once is exact. The forced interleavings are
-in `engine/test_lives.py`.
+What survived and what came later is handled, whoever handles it; exactly once is exact. The worst moments are
+forced in `engine/test_lives.py`.
 """
 
 import asyncio

@@ -105,6 +105,12 @@ begin
         insert into :"schema".server_life (token, base)
         select gen_random_uuid(), h."position" from :"schema".horizon h
         on conflict do nothing;
+        -- Far ahead, at random: an epoch that a crash took back is not drawn again, in this life or a later one.
+        if found and has_sequence_privilege(format('%I.epochs', :'schema'), 'update') then
+            perform setval(
+                format('%I.epochs', :'schema'),
+                nextval(format('%I.epochs', :'schema')) + (random() * 1000000000000)::bigint);
+        end if;
         select l.token into present from :"schema".server_life l;
     end if;
     return present;
