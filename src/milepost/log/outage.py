@@ -32,6 +32,8 @@ class Outage:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._was_reached = False
+        """Whether there was a connection at all: before that the caller is told, and nothing is lost."""
         self._began: float | None = None
         self._ended = -inf
         self._failures = 0
@@ -46,7 +48,7 @@ class Outage:
         """
         with self._lock:
             self.failures += 1
-            if self._began is None and opened_at < self._ended:
+            if not self._was_reached or (self._began is None and opened_at < self._ended):
                 return
             self._failures += 1
             if self._began is not None:
@@ -57,9 +59,10 @@ class Outage:
     def succeeded(self) -> None:
         """Note that a statement was answered."""
         # Asked after each statement, and nearly always there is nothing to end.
-        if not self._failures:
+        if self._was_reached and not self._failures:
             return
         with self._lock:
+            self._was_reached = True
             began, failures, waiting = self._began, self._failures, list(self._waiting)
             self._began, self._failures, self._ended = None, 0, monotonic()
         if began is None:
