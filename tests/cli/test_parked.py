@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import signal
 import termios
 from time import sleep
@@ -262,7 +263,8 @@ class TestCtrlC:
         os.close(terminal)
         erase = b"\x1b[2K"
         [said] = [part for part in shown.split(erase) if b"milepost: " in part]
-        assert said.strip().startswith(b"milepost: retried 3,000 of 5,002, the others are as they were")
+        # The signal is noticed in the third batch, or a little later on a slow machine; but before the end.
+        assert re.match(rb"milepost: retried [34],000 of 5,002, the others are as they were", said.strip())
 
     @pytest.mark.parametrize(
         "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.shard("processes"))]
@@ -273,7 +275,8 @@ class TestCtrlC:
         program, moved = self.interrupted(start, database_url, schema, number)
         outcome = program.end()
         assert outcome.status == 128 + number
-        assert moved == (3000 if number == signal.SIGINT else 2000)
+        # The third batch ends; on a slow machine another may begin before the signal is noticed.
+        assert moved in ((3000, 4000) if number == signal.SIGINT else (2000,))
         unsure = "" if number == signal.SIGINT else ", or 1,000 more"
         assert outcome.err.startswith(f"milepost: retried {moved:,} of 5,002{unsure}, the others are as they were")
         rest = run("parked", "retry", "shop/invoices", "--all", "--yes", "--json").done().json
