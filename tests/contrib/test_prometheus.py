@@ -160,7 +160,13 @@ async def test_hostile_names(make_mp: MakeMilepost) -> None:
                     handled = [
                         each for (name, _), each in found.items() if name == "milepost_messages_handled_total"
                     ]
-                    if sum(handled) == len(HOSTILE):
+                    # What is stored is read before what this process counts.
+                    running = [
+                        each
+                        for (name, labels), each in found.items()
+                        if name == "milepost_subscription_status" and ("status", "running") in labels
+                    ]
+                    if sum(handled) == sum(running) == len(HOSTILE):
                         break
                     await asyncio.sleep(0.02)
         for name in HOSTILE:
