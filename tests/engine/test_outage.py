@@ -79,10 +79,15 @@ async def test_two_lines_are_logged(
             async def handle(message: Message[Any]) -> None:
                 seen.append(message.type)
 
+        @mp.subscription("in a transaction")
+        async def write(message: Message[Any], tx: Transaction) -> None:
+            await tx.execute("select 1")
+            seen.append(message.type)
+
         await mp.create_subscription("three")
         async with mp.running(), mp.consumer("three") as consumer:
             await mp.append("a-1", M)
-            await until(lambda: len(seen) == 2, 60)
+            await until(lambda: len(seen) == 3, 60)
             async for delivery in consumer:
                 await delivery.ack()
                 break
@@ -94,7 +99,7 @@ async def test_two_lines_are_logged(
                 await asyncio.to_thread(server.start)
                 await until_available(mp)
                 await mp.append("a-1", M)
-                await until(lambda: len(seen) == 4, 60)
+                await until(lambda: len(seen) == 6, 60)
                 async for delivery in consumer:
                     await delivery.ack()
                     break

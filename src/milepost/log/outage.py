@@ -9,6 +9,8 @@ from threading import Lock
 from time import monotonic
 from weakref import WeakValueDictionary
 
+from psycopg.conninfo import conninfo_to_dict
+
 logger = logging.getLogger("milepost.log.database")
 
 _outages: WeakValueDictionary[str, "Outage"] = WeakValueDictionary()
@@ -16,11 +18,13 @@ _lock = Lock()
 
 
 def outage_of(conninfo: str) -> "Outage":
-    """Return what all connections of this process to one address share."""
+    """Return what all connections of this process to one database share."""
+    given = conninfo_to_dict(conninfo)
+    place = " ".join(str(given.get(name, "")) for name in ("host", "hostaddr", "port", "dbname"))
     with _lock:
-        outage = _outages.get(conninfo)
+        outage = _outages.get(place)
         if outage is None:
-            _outages[conninfo] = outage = Outage()
+            _outages[place] = outage = Outage()
         return outage
 
 
