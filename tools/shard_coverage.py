@@ -45,7 +45,7 @@ def run(shard: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     coverage("run", "-m", "pytest", "--shard", shard, "-q", data=folder / "part", check=False)
-    coverage("combine", "--quiet", str(folder), data=folder / "all")
+    coverage("combine", "--quiet", *map(str, folder.glob("part.*")), data=folder / "all")
 
 
 def branches(data: Path) -> Counter[str]:

@@ -97,6 +97,7 @@ class Copy:
             [
                 *command,
                 f"--timeout={LONGEST_TEST}",
+                "--timeout-method=signal",
                 "-q",
                 "--tb=short",
                 "-rfE",
