@@ -172,6 +172,92 @@ class TestHandlers:
         assert ((1, "kept") in seen) is (start == "beginning")
         assert (await mp.manage("others").info()).lag.positions == NEW
 
+    @pytest.mark.parametrize("kept", ["log", "memory"], indirect=True)
+    async def test_one_that_began_at_messages_that_are_lost_begins_at_what_survived(
+        self, make_mp: MakeMilepost, server: Lossy, kept: dict[str, Any]
+    ) -> None:
+        """It began now, and now was lost, together with it if that is kept with the log."""
+        async with make_mp() as other:
+            for _ in range(3):
+                await other.append("order-1", NewMessage("kept"))
+            await server.flush()
+            for _ in range(LOST):
+                await other.append("order-1", NewMessage("lost"))
+        seen: Seen = []
+        mp = make_mp(**kept)
+
+        @mp.subscription("lines", category="order", start="now", lanes=1, checkpoint=WRITTEN)
+        async def handle(message: Message[Any]) -> None:
+            seen.append((message.position, message.type))
+
+        async with mp:
+            if not kept:
+                # Its worker has to find that out; the other one begins to work only after the crash.
+                async with mp.running():
+                    await mp.append("order-1", NewMessage("lost"))
+                    await until(lambda: len(seen) == 1, 60)
+                    await self.handles_what_is_new(mp, make_mp, server, seen)
+            else:
+                await self.handles_what_is_new(mp, make_mp, server, seen)
+
+    async def handles_what_is_new(self, mp: Milepost, make_mp: MakeMilepost, server: Lossy, seen: Seen) -> None:
+        await server.crash()
+        await until_available(mp)
+        async with make_mp() as another:
+            new = [await another.append("order-2", NewMessage("new")) for _ in range(NEW)]
+        wanted = {(each.position, "new") for each in new}
+        assert min(wanted)[0] == 4
+        if seen:
+            await until(lambda: wanted <= set(seen), 60)
+            return
+        with suppress(Unavailable):
+            # The connection may be one of before.
+            await mp.log.horizon.sample()
+        async with mp.running():
+            await until(lambda: wanted <= set(seen), 60)
+
+    async def test_one_that_is_declared_again_waits_for_what_runs_of_it(
+        self, make_mp: MakeMilepost, server: Lossy
+    ) -> None:
+        """It has another number then, and its key would run twice at a time."""
+        started: list[int] = []
+        running: list[int] = []
+        most = 0
+        free, looks = asyncio.Event(), 0
+        async with make_mp() as other:
+            for _ in range(2):
+                await other.append("order-1", NewMessage("kept"))
+        await server.flush()
+        mp = make_mp()
+
+        @mp.subscription("lines", category="order", lanes=1, concurrency=1, checkpoint=WRITTEN)
+        async def handle(message: Message[Any]) -> None:
+            nonlocal most
+            started.append(message.position)
+            running.append(message.position)
+            most = max(most, len(running))
+            if len(started) == 1:
+                await free.wait()
+            running.remove(message.position)
+
+        async with mp, mp.running():
+            await until(lambda: len(started) == 1, 60)
+            await server.crash()
+            progress = mp._place().services.progress
+            look = progress.look
+
+            async def count(*args: Any, **options: Any) -> Any:
+                nonlocal looks
+                found = await look(*args, **options)
+                looks += 1
+                return found
+
+            progress.look = count  # type: ignore[method-assign]
+            await until(lambda: looks > 5, 60)
+            free.set()
+            await until(lambda: started[-1] == 2, 60)
+        assert most == 1
+
     async def test_a_definition_that_is_lost_is_declared_again(self, make_mp: MakeMilepost, server: Lossy) -> None:
         """What the older one does not select is handled."""
         seen: Seen = []

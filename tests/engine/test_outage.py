@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import pytest
 
 from lossy import until_available
 from milepost import Message, Milepost, NewMessage, Transaction, Unavailable
-from milepost.log import database, feed
-from milepost.log.outage import outage_of
+from milepost.log import database as database_module
+from milepost.log import feed
+from milepost.log.database import Database
+from milepost.log.outage import Outage, outage_of
 from patience import until
 from servers import Server, embedded_binaries
 
@@ -70,7 +73,7 @@ async def test_two_lines_are_logged(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many subscriptions, lanes and consumers there are."""
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
     seen: list[str] = []
     async with Milepost(server.url()) as mp:
         for name in ("one", "two"):
@@ -136,8 +139,8 @@ async def test_work_goes_on_with_the_first_append_that_succeeds(
 async def test_a_server_that_stands_still_does_not_hold_up_an_append(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database, "STATEMENT_SECONDS", 0.5)
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT", 2)
+    monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 2)
     async with Milepost(server.url()) as mp:
         await mp.append("a-1", M)
         with Frozen(server):
@@ -156,8 +159,8 @@ async def test_a_worker_leaves_a_primary_that_stands_still(
     server: Server, monkeypatch: pytest.MonkeyPatch, takes_transaction: bool
 ) -> None:
     """Its standby was promoted meanwhile, and is the second host of the address."""
-    monkeypatch.setattr(database, "STATEMENT_SECONDS", 1.0)
-    monkeypatch.setattr(database, "CONNECT_TIMEOUT", 1)
+    monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 1.0)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 1)
     seen: list[tuple[int, str]] = []
     async with Milepost(server.url()) as mp:
         await mp.append("a-1", NewMessage("kept"))
@@ -190,3 +193,50 @@ def subscribe(mp: Milepost, seen: list[tuple[int, str]], *, takes_transaction: b
         @mp.subscription("lines")
         async def handle(message: Message[Any]) -> None:
             seen.append((message.position, message.type))
+
+
+async def test_a_loop_that_stood_still_ends_no_connection(database_url: str) -> None:
+    """The answer was there before the time was up; only nobody looked."""
+    database = Database(database_url, pool_size=1, lease=0.5)
+    await database.open()
+    try:
+        [[pid]] = await database.execute("select pg_backend_pid()", {})
+        sent = asyncio.create_task(database.execute("select 1", {}))
+        while not database.lent:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        time.sleep(2 * database.statement_seconds)  # noqa: ASYNC251 - what blocks the loop
+        await sent
+        assert await database.execute("select pg_backend_pid()", {}) == [(pid,)]
+    finally:
+        await database.close()
+
+
+async def test_a_pool_whose_connections_are_all_lent_is_no_outage(
+    database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
+    database = Database(database_url, pool_size=1)
+    await database.open()
+    try:
+        async with database.connection():
+            with pytest.raises(Unavailable, match="no connection within"):
+                await database.execute("select 1", {})
+    finally:
+        await database.close()
+    assert "connection lost" not in caplog.text
+
+
+def test_the_connection_that_ended_an_outage_may_begin_the_next(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage()
+    outage.succeeded()
+    before = time.monotonic()
+    outage.failed(RuntimeError("one"))
+    opened_at = time.monotonic()
+    outage.succeeded()
+    caplog.clear()
+    outage.failed(RuntimeError("of before"), before)
+    assert not caplog.records
+    outage.failed(RuntimeError("two"), max(opened_at, time.monotonic()))
+    assert "connection lost, trying again: two" in caplog.text

@@ -6,16 +6,18 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
 
 from conftest import absent
+from lossy import lossy
 from milepost import Milepost, NewMessage, Unavailable
 from milepost.log import database, feed, wakeups
 from milepost.log.reader import Query
 from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
-from support import Connection, Follower, following, positions
+from support import Connection, Follower, MakeMilepost, following, positions
 
 M = NewMessage("happened")
 
@@ -311,3 +313,32 @@ async def test_a_follower_outlives_an_outage(server: Server) -> None:
         await mp.append("a-2", M)
         assert len(await follower.until(2)) == 2
         await follower.stop()
+
+
+async def test_a_message_that_is_appended_again_is_not_the_one_that_was_lost(
+    database_url: str, schema: str, make_mp: MakeMilepost
+) -> None:
+    """Its producer has tried again with the same id, and it got the same position: nothing before survived."""
+    again = uuid4()
+    async with lossy(database_url, schema) as server, make_mp() as mp:
+        await mp.append("order-1", M)
+        await server.flush()
+        async with following(mp) as follower:
+            await follower.until(1)
+            await mp.append("order-1", M)
+            await mp.append("order-1", NewMessage("again", id=again))
+            assert await follower.until(3) == [1, 2, 3]
+            sample, can_sample = mp.log.horizon.sample, asyncio.Event()
+
+            async def wait_and_sample() -> None:
+                await can_sample.wait()
+                await sample()
+
+            mp.log.horizon.sample = wait_and_sample  # type: ignore[method-assign]
+            await server.crash()
+            await until_available(mp)
+            async with make_mp() as another:
+                await another.append("order-2", M)
+                await another.append("order-1", NewMessage("again", id=again))
+            can_sample.set()
+            assert await follower.until(5) == [1, 2, 3, 2, 3]

@@ -96,6 +96,7 @@ class Control:
 
     async def replay(self, start: Start, end: datetime | int | None, timeout: float) -> int:
         """What was handled between these comes again; how many positions that are."""
+        self._life = await self._progress.life()
         first, last = await self._bounds(start, end)
         async with self.behind_barrier("it is to be replayed", timeout) as (standing, barrier):
             placing = await self._replayed(standing, first, last)
@@ -196,7 +197,8 @@ class Control:
     @asynccontextmanager
     async def behind_barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
         """Within this block nothing of it runs, and nobody has its lanes."""
-        self._life = await self._progress.life()
+        if self._life is None:
+            self._life = await self._progress.life()
         barrier = f"{what} ({uuid4().hex[:8]})"
         stands = await self._control.set_barrier(self._standing.id, barrier)
         if stands != barrier:

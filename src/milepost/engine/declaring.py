@@ -2,15 +2,19 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from time import monotonic
+from uuid import UUID
 
 import msgspec
 
+from milepost.dispatch import Cursor
 from milepost.engine.order import Order, placed
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
 from milepost.engine.start import start_of
 from milepost.engine.subscription import Subscription
+from milepost.log.since import Since
 from milepost.progress.protocol import Definition, Opened, RowPlace, Sign
 from milepost.progress.refusals import AnotherLife
 
@@ -18,6 +22,16 @@ TRIES = 5
 """How often it is declared when the server is restarted meanwhile."""
 RENEW = 3.0
 """Seconds after which a barrier is set again."""
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """Where a subscription began."""
+
+    start: Cursor
+    since: Since | None
+    log_life: UUID | None
+    """The life of the log's server then; None: the start is a position that somebody has named."""
 
 
 class Declaring:
@@ -32,8 +46,8 @@ class Declaring:
         self._progress = place.services.progress
         self._group = place.group
         self._rows = rows
-        self._begun: dict[str, Definition] = {}
-        """As each subscription was declared first."""
+        self._begun: dict[str, _Begun] = {}
+        """Where each subscription began, in case a crash takes it back."""
 
     async def begin(self, subscriptions: Iterable[Subscription]) -> None:
         """Creates what is new and begins now: the program opens, and this is that moment."""
@@ -60,9 +74,17 @@ class Declaring:
     async def _declare_once(self, subscriptions: Sequence[Subscription], sign: Sign | None) -> list[Opened]:
         definitions = [await self._definition(subscription) for subscription in subscriptions]
         opened = await self._progress.declare(definitions, sign)
-        for definition in definitions:
-            self._begun.setdefault(definition.name, definition)
+        for definition, found in zip(definitions, opened, strict=True):
+            if definition.name not in self._begun:
+                self._begun[definition.name] = await self._where_it_began(definition, found)
         return opened
+
+    async def _where_it_began(self, definition: Definition, found: Opened) -> "_Begun":
+        if found.created or found.begun is None:
+            return _Begun(definition.start, definition.since, definition.log_life)
+        if self._log.horizon.life is None:
+            await self._log.horizon.sample()
+        return _Begun(Cursor(found.begun), found.since, self._log.horizon.life)
 
     async def again(self, subscription: Subscription, sign: Sign) -> Opened:
         """One that is not in force as it is declared; it may be then."""
@@ -88,7 +110,10 @@ class Declaring:
             # It is new only if a crash took it back. It begins where it began, as far as that is still there.
             start, since = begun.start, begun.since
             if begun.log_life is not None:
-                start = start.up_to(self._log.feed.survived_since(begun.log_life))
+                async with self._log.feed.followed():
+                    # Before that it is not known what survived.
+                    await self._log.feed.in_step()
+                    start = start.up_to(self._log.feed.survived_since(begun.log_life))
         return Definition(
             group=self._group,
             name=subscription.name,

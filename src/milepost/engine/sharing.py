@@ -281,11 +281,17 @@ class Sharing(Generic[S]):
     async def _miss(self, subscription_id: int) -> None:
         """It was deleted; or a crash took it back, and it is declared again if that is for this process to do."""
         served = self.served[subscription_id]
+        was_taken_back = served.opened.life != await self._progress.life()
         for owned in list(served.runner.lanes.values()):
-            self.lose(subscription_id, owned, stale())
-        opened = None
-        if served.opened.life != await self._progress.life():
-            opened = await served.taken_back()
+            error = Unavailable("PostgreSQL was restarted") if was_taken_back else stale()
+            self.lose(subscription_id, owned, error)
+        if was_taken_back and any(of == subscription_id for of, _ in self._loose):
+            # It gets another number: what still runs of it would not keep its lanes from running beside that.
+            self._hurries = True
+            return
+        opened = await served.taken_back() if was_taken_back else None
+        if self.served.get(subscription_id) is not served:
+            return
         del self.served[subscription_id]
         if opened is None:
             await served.deleted()

@@ -6,7 +6,6 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from time import monotonic
 from typing import Any, LiteralString
 
@@ -28,6 +27,9 @@ STATEMENT_SECONDS = 10.0
 """How long a statement of Milepost's own may take; less where a lease is shorter."""
 SHARE_OF_LEASE = 0.8
 """The part of a lease that a statement may take: who waits longer has lost its lanes."""
+
+AFTER_A_BLOCK = 0.05
+"""Seconds for the loop to look at answers before a connection counts as dead."""
 
 NO_ADDRESS = (
     "this is no address that PostgreSQL understands: "
@@ -63,7 +65,7 @@ class OwnConnection(psycopg.AsyncConnection[TupleRow]):
         self.opened_at = monotonic()
 
 
-logging.getLogger("psycopg.pool").addFilter(FewerWords(POOL, OwnConnection))
+logging.getLogger("psycopg.pool").addFilter(FewerWords(rf"{POOL}-\d+", OwnConnection))
 
 
 _numbers = itertools.count(1)
@@ -82,6 +84,8 @@ class Database:
         """How long a statement may take before its connection is ended."""
         if lease is not None:
             self.answers_within(lease)
+        self.lent = 0
+        """How many connections of the pool are with somebody."""
         self.outage = outage_of(self.conninfo)
         """Knows whether the server can be reached, from all connections of this process."""
         self._pool = AsyncConnectionPool[OwnConnection](
@@ -139,13 +143,17 @@ class Database:
         until = clock() + CONNECT_TIMEOUT
         while True:
             try:
-                return await self._pool.getconn(timeout=TRY_AGAIN)
+                connection = await self._pool.getconn(timeout=TRY_AGAIN)
             except PoolTimeout as error:
                 if clock() >= until:
                     raise Unavailable(f"PostgreSQL: no connection within {CONNECT_TIMEOUT} s") from error
+            else:
+                self.lent += 1
+                return connection
 
     async def give_back(self, connection: OwnConnection) -> None:
         """Back to the pool. One that is cancelled there would lose it, and whoever waits for it too."""
+        self.lent -= 1
         giving = self._pool.putconn(connection)
         if connection.info.transaction_status == TransactionStatus.IDLE:
             await uncancelled_if_it_waits(giving)
@@ -156,6 +164,11 @@ class Database:
         """Runs a statement on a connection of the pool's, in a transaction of its own."""
         async with self.connection() as connection:
             return await fetch(connection, statement, parameters, self.statement_seconds)
+
+    def has_none(self, error: BaseException | None) -> None:
+        """Note that the pool gave no connection; while others have them all, that says nothing of the server."""
+        if isinstance(error, Unavailable) and not self.lent:
+            self.outage.failed(error)
 
     async def renew(self) -> None:
         """Replaces the pool's connections when one was lost: the others most likely were lost with it.
@@ -206,8 +219,10 @@ class Lent:
 
     async def _end(self, error: BaseException | None) -> None:
         try:
-            if isinstance(error, Unavailable) and (self._connection is None or self._connection.closed):
-                self._database.outage.failed(error, self._connection.opened_at if self._connection else inf)
+            if self._connection is None:
+                self._database.has_none(error)
+            elif isinstance(error, Unavailable) and self._connection.closed:
+                self._database.outage.failed(error, self._connection.opened_at)
                 await self._database.renew()
             elif error is None:
                 self._database.outage.succeeded()
@@ -250,6 +265,10 @@ class Deadline:
             self._timer.cancel()
 
     def _expire(self) -> None:
+        # A loop that stood still comes here first, and then to an answer that has been there for long.
+        self._timer = asyncio.get_running_loop().call_later(AFTER_A_BLOCK, self._cut)
+
+    def _cut(self) -> None:
         self._has_expired = True
         cut(self._connection)
 

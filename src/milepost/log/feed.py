@@ -366,6 +366,7 @@ class Feed:
         parameters = {
             "positions": [message.position for message in handed_out],
             "ids": [message.id for message in handed_out],
+            "times": [message.time for message in handed_out],
         }
         rows = await self._database.execute(self._statements.get("newest_survivor"), parameters)
         for message in handed_out:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import inf
@@ -39,7 +40,8 @@ class Outage:
         self._was_reached = False
         """Whether there was a connection at all: before that the caller is told, and nothing is lost."""
         self._began: float | None = None
-        self._ended = -inf
+        self._failed = -inf
+        """When a connection failed last."""
         self._failures = 0
         self.failures = 0
         """How often a connection failed, ever."""
@@ -48,11 +50,14 @@ class Outage:
     def failed(self, error: BaseException, opened_at: float = inf) -> None:
         """Note that a connection could not be had, or ended under a statement.
 
-        `opened_at` is when it was opened, by `time.monotonic`: one of before the last outage says nothing new.
+        `opened_at` is when it was opened, by `time.monotonic`: one of before the last
+        failure says nothing new.
         """
         with self._lock:
             self.failures += 1
-            if not self._was_reached or (self._began is None and opened_at < self._ended):
+            is_old = self._began is None and opened_at < self._failed
+            self._failed = monotonic()
+            if is_old or not self._was_reached:
                 return
             self._failures += 1
             if self._began is not None:
@@ -68,7 +73,7 @@ class Outage:
         with self._lock:
             self._was_reached = True
             began, failures, waiting = self._began, self._failures, list(self._waiting)
-            self._began, self._failures, self._ended = None, 0, monotonic()
+            self._began, self._failures = None, 0
         if began is None:
             return
         logger.warning("connected again after %.1f s and %d failed attempts", monotonic() - began, failures)
@@ -93,15 +98,15 @@ class Outage:
 class FewerWords(logging.Filter):
     """Keeps the driver's pool from telling of each attempt to connect: an outage is told once."""
 
-    def __init__(self, prefix: str, connection: type) -> None:
+    def __init__(self, pools: str, connection: type) -> None:
         super().__init__()
-        self._prefix = prefix
+        self._pools = re.compile(pools)
         self._connection = connection
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return False for what the pool says of its own connections."""
         args = record.args if isinstance(record.args, tuple) else ()
         return not any(
-            isinstance(arg, self._connection) or (isinstance(arg, str) and arg.startswith(self._prefix))
+            isinstance(arg, self._connection) or (isinstance(arg, str) and self._pools.fullmatch(arg))
             for arg in args
         )

@@ -143,5 +143,5 @@ async def _when_available(ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except Unavailable as error:
-            logger.info("resuming waits: %s", error)
+            logger.debug("resuming waits: %s", error)
             await asyncio.sleep(OUTAGE_PAUSE_SECONDS)

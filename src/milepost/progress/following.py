@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, NoReturn
 from uuid import UUID
 
@@ -29,8 +30,19 @@ class Followed:
     position: int | None
     """Of the newest message up to the horizon."""
     id: UUID | None
+    time: datetime | None
     life: UUID | None
     """Of the server that keeps progress, when this was read there."""
+
+
+def messages_of(followed: Sequence[Followed]) -> dict[str, Any]:
+    """Return the messages that are remembered, as the log is asked about them."""
+    known = [each for each in followed if each.position is not None]
+    return {
+        "positions": [each.position for each in known],
+        "ids": [each.id for each in known],
+        "times": [each.time for each in known],
+    }
 
 
 class Following:
@@ -51,28 +63,38 @@ class Following:
         self._known: Followed | None = None
         self._life: UUID | None = None
         """Of the log's server, when the log was looked at last."""
+        self._has_begun = False
         self._lock = asyncio.Lock()
 
     async def begin(self) -> None:
         """Remembers the log if none is remembered yet; raises `LogMismatch` if it is not this one."""
         self._identity = await self._log.identity()
         await self._database.execute(self._statements.get("follow"), {"log": self._identity})
+        self._has_begun = True
         await self.check()
 
     async def check(self) -> None:
         """Raises `LogMismatch` unless the log is what is remembered, as far as anything is."""
         life = self._log.horizon.life
         self._identity = await self._log.identity()
-        rows = await self._database.execute(self._statements.get("followed"), {})
-        if rows:
-            self._known = Followed(*rows[0])
+        followed = await self._followed()
+        if self._has_begun and not followed:
+            # A crash took back what was remembered first.
+            await self._database.execute(self._statements.get("follow"), {"log": self._identity})
+            followed = await self._followed()
+        if followed:
+            self._known = followed[0]
             if self._known.log != self._identity:
                 raise LogMismatch(
                     f"schema {self._statements.schema!r} keeps the progress of another log than this one: give "
                     "the url of that log, or another database or schema for progress"
                 )
-            await self._check_history(self._known)
+            await self._check_history(followed)
         self._life = life
+
+    async def _followed(self) -> list[Followed]:
+        rows = await self._database.execute(self._statements.get("followed"), {})
+        return [Followed(*row) for row in rows]
 
     async def refuse_another_log(self, executor: Executor) -> None:
         """Raises `LogMismatch` if a connection leads to another log than this one, as one to progress does.
@@ -86,15 +108,14 @@ class Following:
                 "there: append without it, after your transaction has committed"
             )
 
-    async def _check_history(self, known: Followed) -> None:
-        statement = self._log.statements.get("drawn_and_id")
-        rows = await self._log.database.execute(statement, {"position": known.position})
-        drawn, found = rows[0]
-        if drawn < known.horizon:
-            raise self._went_back(f"it had come to position {known.horizon:,} and is at {drawn:,}")
+    async def _check_history(self, followed: Sequence[Followed]) -> None:
+        statement = self._log.statements.get("replaced")
+        [[drawn, replaced]] = await self._log.database.execute(statement, messages_of(followed))
+        if drawn < followed[0].horizon:
+            raise self._went_back(f"it had come to position {followed[0].horizon:,} and is at {drawn:,}")
         # A message that is no longer there may have been removed for its age.
-        if found is not None and found != known.id:
-            raise self._went_back(f"the message at position {known.position:,} is another one now")
+        if replaced is not None:
+            raise self._went_back(f"the message at position {replaced:,} is another one now")
 
     def _went_back(self, evidence: str) -> LogMismatch:
         return LogMismatch(
@@ -129,9 +150,8 @@ class Following:
         rows = await self._log.database.execute(self._log.statements.get("newest_up_to"), {"horizon": horizon})
         if not rows or rows[0][0] != life or life != self._life:
             raise AnotherLife("PostgreSQL restarted while progress was being written")
-        newest = replace(known, horizon=horizon, position=rows[0][1], id=rows[0][2])
-        parameters = {"before": known.horizon, **vars(newest)}
-        await self._database.execute(self._statements.get("follow_on"), parameters)
+        newest = replace(known, horizon=horizon, position=rows[0][1], id=rows[0][2], time=rows[0][3])
+        await self._database.execute(self._statements.get("follow_on"), vars(newest))
         self._known = newest
 
     async def watch(self) -> NoReturn:

@@ -129,6 +129,9 @@ class MemoryProgress:
         if found is None and (found := self._named(given.group, given.renamed_from)) is not None:
             found.name = given.name
         if found is None:
+            if given.log_life is not None and not self._log_lives:
+                # Where it starts was reckoned in this life of the log.
+                self._log_lives.append(given.log_life)
             found = self._subscriptions[len(self._subscriptions) + 1] = _Subscription(
                 id=len(self._subscriptions) + 1,
                 group=given.group,

@@ -103,6 +103,8 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """That position."""
     life: UUID | None = None
     """The life of the server that keeps progress in which this was read."""
+    begun: int | None = None
+    """The position after which it began; None: that is not known."""
     created: bool = False
     """Whether it is new."""
     changed: str | None = None

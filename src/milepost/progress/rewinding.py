@@ -8,6 +8,7 @@ from uuid import UUID
 from milepost.errors import LogMismatch
 from milepost.log.connections import Executor
 from milepost.log.statements import Statements
+from milepost.progress.following import Followed, messages_of
 
 
 class Beyond(NamedTuple):
@@ -29,8 +30,8 @@ class Rewind:
     survived: int
     """The log is what progress knows of it up to this position, for certain."""
     log: UUID
-    id: UUID | None
-    """Of the message at that position; None: nothing survived that is known."""
+    last: Followed | None
+    """The message at that position; None: nothing survived that is known."""
     subscriptions: Sequence[Beyond]
 
 
@@ -46,26 +47,35 @@ class Rewinding:
     async def plan(self) -> Rewind | None:
         """Return what is to be done; None if the log is as it was. Raises `LogMismatch` for another log."""
         identity = (await self._log.execute(self._log_statements.get("identity"), {}))[0][0]
-        followed = await self._progress.execute(self._statements.get("followed_before"), {})
-        if not followed:
-            return None
-        if any(log != identity for log, *_ in followed):
+        rows = await self._progress.execute(self._statements.get("followed"), {})
+        followed = [Followed(*row) for row in rows]
+        if any(each.log != identity for each in followed):
             raise LogMismatch("progress is that of another log: give the --url of that one")
-        known = {position: id_ for _, _, position, id_ in followed if position is not None}
-        parameters = {"positions": list(known), "ids": list(known.values())}
-        rows = await self._log.execute(self._log_statements.get("newest_survivor"), parameters)
-        survived = int(rows[0][0] or 0)
-        if await self._is_intact(followed[0][1], max(known, default=0), survived):
+        if not followed or await self._is_intact(followed):
             return None
+        survived = await self._survived(followed)
+        last = next((each for each in followed if each.position == survived), None)
         found = await self._progress.execute(self._statements.get("beyond"), {"survived": survived})
-        return Rewind(survived, identity, known.get(survived), [Beyond(*row) for row in found])
+        return Rewind(survived, identity, last, [Beyond(*row) for row in found])
 
-    async def _is_intact(self, horizon: int, newest: int, survived: int) -> bool:
-        statement = self._log_statements.get("drawn_and_id")
-        [[drawn, found]] = await self._log.execute(statement, {"position": newest})
-        return bool(drawn >= horizon and (survived == newest or found is None))
+    async def _is_intact(self, followed: Sequence[Followed]) -> bool:
+        [[drawn, replaced]] = await self._log.execute(self._log_statements.get("replaced"), messages_of(followed))
+        return bool(drawn >= followed[0].horizon and replaced is None)
+
+    async def _survived(self, followed: Sequence[Followed]) -> int:
+        """Return the position of the newest message that is remembered and there, before any that was replaced."""
+        [[_, replaced]] = await self._log.execute(self._log_statements.get("replaced"), messages_of(followed))
+        below = [each for each in followed if replaced is None or (each.position or 0) < replaced]
+        [[survived]] = await self._log.execute(self._log_statements.get("newest_survivor"), messages_of(below))
+        return int(survived or 0)
 
     async def run(self, rewind: Rewind) -> None:
         """Take everything back, in one transaction."""
-        parameters = {"survived": rewind.survived, "log": rewind.log, "id": rewind.id}
+        last = rewind.last
+        parameters = {
+            "survived": rewind.survived,
+            "log": rewind.log,
+            "id": None if last is None else last.id,
+            "time": None if last is None else last.time,
+        }
         await self._progress.execute(self._statements.get("rewind"), parameters)

@@ -9,6 +9,7 @@ from milepost.cli.checks.server import CLOCK_DIFFERENCE
 from milepost.errors import SchemaMismatch
 from milepost.log import schema as log_schema
 from milepost.log.statements import Statements, in_schema
+from milepost.progress.following import Followed, messages_of
 
 CLOCK: LiteralString = """create or replace function :"schema".clock() returns timestamptz
 language sql volatile parallel safe as $$ select clock_timestamp() $$"""
@@ -77,20 +78,20 @@ async def _contradiction(examined: Examined) -> str | None:
     rows = await kept.rows(Statements(kept.schema, "milepost.progress").get("followed"))
     if not rows:
         return None
-    followed, horizon, position, id_, _ = rows[0]
+    known = [Followed(*row) for row in rows]
     log: UUID = await examined.value(Statements(examined.schema).get("identity"))
-    if followed != log:
+    if known[0].log != log:
         return (
             f"schema {kept.schema!r} there keeps the progress of another log than this one: give --url of that "
             "log, or MILEPOST_PROGRESS of this one"
         )
-    statement = Statements(examined.schema).get("drawn_and_id")
-    [[drawn, found]] = await examined.rows(statement, {"position": position})
-    if drawn < horizon or (found is not None and found != id_):
+    statement = Statements(examined.schema).get("replaced")
+    [[drawn, replaced]] = await examined.rows(statement, messages_of(known))
+    if drawn < known[0].horizon or replaced is not None:
         return (
-            f"the log went back: progress followed it to position {horizon:,}, and it is at {drawn:,}, or has "
-            "other messages there. Restore a newer log, or progress as it was at the time of this one, or take it "
-            "back: milepost subscriptions rewind"
+            f"the log went back: progress followed it to position {known[0].horizon:,}, and it is at {drawn:,}, "
+            "or has other messages there. Restore a newer log, or progress as it was at the time of this one, or "
+            "take it back: milepost subscriptions rewind"
         )
     return None
 

@@ -1,8 +1,8 @@
 -- The newest message up to a position, and the life of the server that it was found in.
-select l.token, m."position", m.id
+select l.token, m."position", m.id, m."time"
 from :"schema".server_life l
 left join lateral (
-    select m."position", m.id
+    select m."position", m.id, m."time"
     from :"schema".messages m
     where m."position" <= %(horizon)s::bigint
     order by m."position" desc

@@ -1,1 +1,1 @@
-select :"schema".rewind(%(survived)s::bigint, %(log)s::uuid, %(id)s::uuid)
+select :"schema".rewind(%(survived)s::bigint, %(log)s::uuid, %(id)s::uuid, %(time)s::timestamptz)

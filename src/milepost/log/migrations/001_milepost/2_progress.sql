@@ -152,6 +152,7 @@ create table :"schema".followed (
     log uuid not null,
     "position" bigint,  -- of the newest message up to there; none: there was none
     id uuid,
+    "time" timestamptz,  -- of that message: one that is appended again has the same id
     at timestamptz not null default :"schema".clock()
 );
 

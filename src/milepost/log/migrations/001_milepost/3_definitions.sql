@@ -441,7 +441,8 @@ as $$
         'since', :"schema".since_of(s.since, s.since_above), 'acted', s.acted, 'limits', s.limits,
         'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
         'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end,
-        'life', (select l.token from :"schema".server_life l))
+        'life', (select l.token from :"schema".server_life l),
+        'begun', (select min(p) from :"schema".definitions f, unnest(f.positions) p where f.subscription = s.id and f.number = 1))
     from :"schema".subscriptions s
     join :"schema".definitions d on d.subscription = s.id and d.number = $2
     where s.id = $1

@@ -191,7 +191,7 @@ $$;
 
 -- Takes all progress back to what survived of a log that is kept in another database: messages beyond that may be others
 -- now. Whoever has a lane is fenced off. `id` is that of the message at the position; none: nothing survived.
-create function :"schema".rewind(survived bigint, log uuid, id uuid) returns void
+create function :"schema".rewind(survived bigint, log uuid, id uuid, "time" timestamptz) returns void
 language plpgsql volatile
 as $$
 declare
@@ -225,8 +225,11 @@ begin
             from jsonb_array_elements(d.aheads) with ordinality as a(value, lane));
     update :"schema".subscriptions s set since_above = survived where s.since_above > survived;
     delete from :"schema".followed f where f.horizon > survived;
-    insert into :"schema".followed (horizon, log, "position", id)
-    values (survived, rewind.log, case when rewind.id is not null then survived end, rewind.id)
-    on conflict (horizon) do update set "position" = excluded."position", id = excluded.id;
+    insert into :"schema".followed (horizon, log, "position", id, "time")
+    values (survived, rewind.log, case when rewind.id is not null then survived end, rewind.id, rewind."time")
+    on conflict (horizon) do update
+    set "position" = excluded."position", id = excluded.id, "time" = excluded."time";
+    -- A worker that has not noticed anything remembers more of the log than this, and would write by that.
+    update :"schema".server_life l set token = gen_random_uuid();
     perform pg_notify(:'schema', 'act');
 end $$;
