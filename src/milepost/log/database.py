@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from time import monotonic
 from typing import Any, LiteralString
 
@@ -86,6 +87,7 @@ class Database:
             self.answers_within(lease)
         self.lent = 0
         """How many connections of the pool are with somebody."""
+        self._was_reached = False
         self.outage = outage_of(self.conninfo)
         """Knows whether the server can be reached, from all connections of this process."""
         self._pool = AsyncConnectionPool[OwnConnection](
@@ -120,10 +122,23 @@ class Database:
             if connection is not None:
                 await connection.close()
             if isinstance(error, Unavailable):
-                self.outage.failed(error)
+                self.failed(error)
             raise
-        self.outage.succeeded()
+        self.succeeded()
         return connection
+
+    def failed(self, error: Unavailable, opened_at: float = inf) -> None:
+        """Note that there is no connection, or that one ended which was opened then."""
+        # Whoever opens it is told: nothing is lost that was not there.
+        if self._was_reached:
+            self.outage.failed(error, opened_at)
+
+    def succeeded(self) -> None:
+        """Note that the server has answered."""
+        # The first answer ends nothing that began here: it is for those who were there before to say that.
+        if self._was_reached:
+            self.outage.succeeded()
+        self._was_reached = True
 
     def answers_within(self, lease: float) -> None:
         """Ends statements before a lease does that depends on them."""
@@ -168,7 +183,7 @@ class Database:
     def has_none(self, error: BaseException | None) -> None:
         """Note that the pool gave no connection; while others have them all, that says nothing of the server."""
         if isinstance(error, Unavailable) and not self.lent:
-            self.outage.failed(error)
+            self.failed(error)
 
     async def renew(self) -> None:
         """Replaces the pool's connections when one was lost: the others most likely were lost with it.
@@ -222,10 +237,10 @@ class Lent:
             if self._connection is None:
                 self._database.has_none(error)
             elif isinstance(error, Unavailable) and self._connection.closed:
-                self._database.outage.failed(error, self._connection.opened_at)
+                self._database.failed(error, self._connection.opened_at)
                 await self._database.renew()
             elif error is None:
-                self._database.outage.succeeded()
+                self._database.succeeded()
         finally:
             if self._connection is not None:
                 await self._database.give_back(self._connection)

@@ -188,10 +188,10 @@ class Horizon:
             rows = await fetch(self._connection, statement, parameters, self._database.statement_seconds)
         except Unavailable as error:
             if self._connection is not None:
-                self._database.outage.failed(error, self._connection.opened_at)
+                self._database.failed(error, self._connection.opened_at)
             await self._lost()
             raise
-        self._database.outage.succeeded()
+        self._database.succeeded()
         return rows
 
     async def _lost(self) -> None:

@@ -37,8 +37,6 @@ class Outage:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._was_reached = False
-        """Whether there was a connection at all: before that the caller is told, and nothing is lost."""
         self._began: float | None = None
         self._failed = -inf
         """When a connection failed last."""
@@ -57,7 +55,7 @@ class Outage:
             self.failures += 1
             is_old = self._began is None and opened_at < self._failed
             self._failed = monotonic()
-            if is_old or not self._was_reached:
+            if is_old:
                 return
             self._failures += 1
             if self._began is not None:
@@ -68,10 +66,9 @@ class Outage:
     def succeeded(self) -> None:
         """Note that a statement was answered."""
         # Asked after each statement, and nearly always there is nothing to end.
-        if self._was_reached and not self._failures:
+        if not self._failures:
             return
         with self._lock:
-            self._was_reached = True
             began, failures, waiting = self._began, self._failures, list(self._waiting)
             self._began, self._failures = None, 0
         if began is None:
