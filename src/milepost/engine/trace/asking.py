@@ -50,7 +50,9 @@ def _who_may_have(found: Whereabouts) -> Iterator[Worker]:
         yield Worker(subscription.id, found.flight.worker)
         return
     is_due = row is not None and row.due is not None and row.due <= subscription.now
-    if found.state != "not reached" and not (found.state == "retrying" and is_due):
+    # One is unsure also because nobody here knows its lane: a worker that has it in hand knows more.
+    may_be_in_hand = found.state == "not reached" or (found.state == "unsure" and not found.reached)
+    if not may_be_in_hand and not (found.state == "retrying" and is_due):
         return
     lanes = subscription.lanes if found.lane is None else subscription.lanes[found.lane : found.lane + 1]
     for lane in lanes:
