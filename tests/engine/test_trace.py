@@ -334,7 +334,12 @@ async def test_a_worker_that_does_not_answer(mp: Milepost, monkeypatch: pytest.M
 async def no_report(self: Reporting, runners: object) -> None: ...
 
 
-async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(mp: Milepost) -> None:
+async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker of the report is none that could answer."""
+    monkeypatch.setattr(asking, "ANSWER", 0.1)
+
     @mp.subscription("slow", lanes=1)
     async def handle(message: Message[Any]) -> None: ...
 
@@ -351,7 +356,10 @@ async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(mp: Milepos
     assert await states(mp, "order-1", "slow") == ["done"]
 
 
-async def test_a_report_and_a_row_the_newer_one_counts(mp: Milepost) -> None:
+async def test_a_report_and_a_row_the_newer_one_counts(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of the report is none that could answer."""
+    monkeypatch.setattr(asking, "ANSWER", 0.1)
+
     @mp.subscription("bad", lanes=1, retry=Retry(delay=1000))
     async def handle(message: Message[Any]) -> None:
         raise ValueError
