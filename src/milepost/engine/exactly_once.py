@@ -260,6 +260,7 @@ class ExactlyOnce:
                 transaction = await self._begin_together(connection)
                 deadline.within(self._call_seconds)
                 done, failures = await self._handle_together(connection, appends, deliveries, slot)
+                deadline.within(self._database.statement_seconds)
                 if failures and not owned.lost:
                     await _undo(connection, UNDO_ALL, failures)
                     raise psycopg.Rollback
@@ -317,12 +318,14 @@ class ExactlyOnce:
             deadline.within(self._call_seconds)
             try:
                 await self._calls.one(delivery, slot, Transaction(connection, appends))
+                deadline.within(self._database.statement_seconds)
                 appends.check()
                 # It fails if the handler hid an error that ended the transaction.
                 await _send(connection, LAST if number == len(deliveries) else NEXT)
             except NOBODYS:
                 raise
             except BaseException as error:
+                deadline.within(self._database.statement_seconds)
                 blamed = _blamed([delivery], error)
                 await self._undo(connection, blamed, done)
                 appends.cut(kept)
