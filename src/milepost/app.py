@@ -62,8 +62,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Names = str | Sequence[str]
 
-MESSAGES_A_SECOND = 1000
-"""How many messages of an append to several streams a slow server writes: so much longer it may take."""
+SLOW_MESSAGES_PER_SECOND = 1000
+"""Messages that a slow server writes in a second; a large append gets that much more time."""
 NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
@@ -533,7 +533,7 @@ class Milepost(Registering):
         executor = await self._writer(connection)
         if isinstance(executor, Database):
             count = sum(map(len, batches.values()))
-            executor = executor.within(executor.statement_seconds + count / MESSAGES_A_SECOND)
+            executor = executor.within(executor.statement_seconds + count / SLOW_MESSAGES_PER_SECOND)
         return await self._appender.append_many(executor, batches, expected=expected or {}, wake=wake)
 
     async def read(

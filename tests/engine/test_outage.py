@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from lossy import until_available
@@ -73,7 +74,6 @@ async def test_two_lines_are_logged(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many subscriptions, lanes and consumers there are."""
-    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
     seen: list[str] = []
     async with Milepost(server.url()) as mp:
         for name in ("one", "two"):
@@ -97,7 +97,8 @@ async def test_two_lines_are_logged(
             with caplog.at_level(logging.INFO):
                 await asyncio.to_thread(server.stop)
                 await until(failing(mp, 20), 60)
-                with pytest.raises(Unavailable):
+                with monkeypatch.context() as patch, pytest.raises(Unavailable):
+                    patch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
                     await mp.append("a-1", M)
                 await asyncio.to_thread(server.start)
                 await until_available(mp)
@@ -197,16 +198,19 @@ def subscribe(mp: Milepost, seen: list[tuple[int, str]], *, takes_transaction: b
 
 async def test_a_loop_that_stood_still_ends_no_connection(database_url: str) -> None:
     """The answer was there before the time was up; only nobody looked."""
-    database = Database(database_url, pool_size=1, lease=0.5)
+    database = Database(database_url, pool_size=1)
     await database.open()
     try:
         [[pid]] = await database.execute("select pg_backend_pid()", {})
-        sent = asyncio.create_task(database.execute("select 1", {}))
-        while not database.lent:
-            await asyncio.sleep(0)
-        for _ in range(10):
-            await asyncio.sleep(0)
-        time.sleep(2 * database.statement_seconds)  # noqa: ASYNC251 - what blocks the loop
+        with psycopg.connect(database_url, autocommit=True) as looks:
+            state = "select state from pg_stat_activity where pid = %s and query like '%%pg_sleep(0.2)%%'"
+            sent = asyncio.create_task(database.within(1.0).execute("select pg_sleep(0.2)", {}))
+            while looks.execute(state, [pid]).fetchone() is None:
+                await asyncio.sleep(0)
+            # From here on the loop stands still, until long after the answer.
+            while looks.execute(state, [pid]).fetchone() != ("idle",):
+                time.sleep(0.01)  # noqa: ASYNC251
+            time.sleep(1.2)  # noqa: ASYNC251
         await sent
         assert await database.execute("select pg_backend_pid()", {}) == [(pid,)]
     finally:

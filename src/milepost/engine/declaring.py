@@ -18,7 +18,7 @@ from milepost.log.since import Since
 from milepost.progress.protocol import Definition, Opened, RowPlace, Sign
 from milepost.progress.refusals import AnotherLife
 
-TRIES = 5
+DECLARE_ATTEMPTS = 5
 """How often it is declared when the server is restarted meanwhile."""
 RENEW = 3.0
 """Seconds after which a barrier is set again."""
@@ -65,7 +65,7 @@ class Declaring:
         return await self._declare(subscriptions, sign)
 
     async def _declare(self, subscriptions: Sequence[Subscription], sign: Sign | None) -> list[Opened]:
-        for _ in range(TRIES - 1):
+        for _ in range(DECLARE_ATTEMPTS - 1):
             # Where they start is reckoned anew if the server was restarted meanwhile.
             with suppress(AnotherLife):
                 return await self._declare_once(subscriptions, sign)

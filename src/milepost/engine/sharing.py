@@ -262,7 +262,7 @@ class Sharing(Generic[S]):
                 continue
             opened = stored.get(id_)
             if opened is None:
-                await self._miss(id_)
+                await self._handle_missing(id_)
                 continue
             await served.learn(opened)
         self._changed()
@@ -278,7 +278,7 @@ class Sharing(Generic[S]):
             lanes=sorted(lanes),
         )
 
-    async def _miss(self, subscription_id: int) -> None:
+    async def _handle_missing(self, subscription_id: int) -> None:
         """It was deleted; or a crash took it back, and it is declared again if that is for this process to do."""
         served = self.served[subscription_id]
         was_taken_back = served.opened.life != await self._progress.life()

@@ -18,18 +18,18 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from milepost.errors import NoDatabase, Unavailable
 from milepost.log.connections import Row
-from milepost.log.outage import FewerWords, outage_of
+from milepost.log.outage import PoolLogFilter, outage_of
 from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
 """Seconds to wait for a connection, unless the address says otherwise."""
 
 STATEMENT_SECONDS = 10.0
-"""How long a statement of Milepost's own may take; less where a lease is shorter."""
+"""Time limit of a statement of Milepost's own; less where a lease is shorter."""
 SHARE_OF_LEASE = 0.8
 """The part of a lease that a statement may take: who waits longer has lost its lanes."""
 
-AFTER_A_BLOCK = 0.05
+GRACE_AFTER_BLOCK_SECONDS = 0.05
 """Seconds for the loop to look at answers before a connection counts as dead."""
 
 NO_ADDRESS = (
@@ -52,8 +52,8 @@ OUT_OF_REACH = (
 )
 """What says that a connection cannot be had, or has ended."""
 
-POOL = "milepost"
-"""How the names of pools begin."""
+POOL_NAME_PREFIX = "milepost"
+"""Pools are named by it and a number."""
 
 Connection = psycopg.AsyncConnection[TupleRow]
 
@@ -66,7 +66,7 @@ class OwnConnection(psycopg.AsyncConnection[TupleRow]):
         self.opened_at = monotonic()
 
 
-logging.getLogger("psycopg.pool").addFilter(FewerWords(rf"{POOL}-\d+", OwnConnection))
+logging.getLogger("psycopg.pool").addFilter(PoolLogFilter(rf"{POOL_NAME_PREFIX}-\d+", OwnConnection))
 
 
 _numbers = itertools.count(1)
@@ -82,7 +82,7 @@ class Database:
         self.pool_size = pool_size
         """How many connections calls may have at once."""
         self.statement_seconds = STATEMENT_SECONDS
-        """How long a statement may take before its connection is ended."""
+        """Time limit of a statement. After it the connection is ended."""
         if lease is not None:
             self.answers_within(lease)
         self.lent = 0
@@ -93,7 +93,7 @@ class Database:
         self._pool = AsyncConnectionPool[OwnConnection](
             self.conninfo,
             connection_class=OwnConnection,
-            name=f"{POOL}-{next(_numbers)}",
+            name=f"{POOL_NAME_PREFIX}-{next(_numbers)}",
             kwargs={"autocommit": True},
             min_size=0,
             max_size=pool_size,
@@ -144,9 +144,9 @@ class Database:
         """Ends statements before a lease does that depends on them."""
         self.statement_seconds = min(self.statement_seconds, SHARE_OF_LEASE * lease)
 
-    def within(self, seconds: float | None) -> "Within":
+    def within(self, seconds: float | None) -> "LimitedExecutor":
         """Runs statements that may take so long; None: as long as they take, as maintenance may."""
-        return Within(self, seconds)
+        return LimitedExecutor(self, seconds)
 
     def connection(self) -> "Lent":
         """A connection of the pool's, for a block."""
@@ -194,7 +194,7 @@ class Database:
             await self._pool.drain()
 
 
-class Within:
+class LimitedExecutor:
     """Runs statements on connections of a database's pool, with a time limit of its own."""
 
     blocking = False
@@ -281,7 +281,7 @@ class Deadline:
 
     def _expire(self) -> None:
         # A loop that stood still comes here first, and then to an answer that has been there for long.
-        self._timer = asyncio.get_running_loop().call_later(AFTER_A_BLOCK, self._cut)
+        self._timer = asyncio.get_running_loop().call_later(GRACE_AFTER_BLOCK_SECONDS, self._cut)
 
     def _cut(self) -> None:
         self._has_expired = True

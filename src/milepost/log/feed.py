@@ -51,7 +51,7 @@ OUTAGE_PAUSE = (0.05, 0.25)
 """Shortest and longest pause while the database is unavailable, in seconds. The first statement of this process
 that succeeds ends it."""
 
-MARKS = 32
+MARKS_BEFORE_BEGINNING = 32
 """How many messages before its beginning it knows: after a crash it looks which of them survived."""
 
 EVERYTHING: Final = Query()
@@ -355,7 +355,9 @@ class Feed:
     async def _newest_before(self, position: int) -> list[Segment]:
         """The last messages that followers reach through history: they may have to be looked for after a crash."""
         query, life = Query(backwards=True), self._horizon.life
-        page = await self._reader.log_page(self._horizon, query, low=0, high=position, limit=MARKS, life=life)
+        page = await self._reader.log_page(
+            self._horizon, query, low=0, high=position, limit=MARKS_BEFORE_BEGINNING, life=life
+        )
         return [Segment(message.position, message.position, [message]) for message in reversed(page)]
 
     async def _newest_survivor(self) -> Message[Any] | None:

@@ -92,7 +92,7 @@ class Outage:
                 self._waiting.discard(waiting)
 
 
-class FewerWords(logging.Filter):
+class PoolLogFilter(logging.Filter):
     """Keeps the driver's pool from telling of each attempt to connect: an outage is told once."""
 
     def __init__(self, pools: str, connection: type) -> None:

@@ -32,7 +32,7 @@ PROBE_TIMEOUT = 2.0
 """Seconds that a notification to oneself may take before LISTEN counts as not working."""
 RECONNECT_AFTER = (0.1, 5.0)
 """Shortest and longest wait before listening again after a lost connection, in seconds."""
-SUSPECT_AFTER = 1.0
+SUSPECT_AFTER_SECONDS = 1.0
 """Seconds between two looks at whether other connections have failed."""
 PROBE_AGAIN_AFTER = 60.0
 """Seconds before LISTEN is tried again where it did not work."""
@@ -149,7 +149,7 @@ class Wakeups:
         # When another connection failed, this one may be to a server that is frozen, or that was the primary once:
         # there nothing is heard, and no error either.
         while self._database.outage.failures == failures:
-            async for notification in connection.notifies(timeout=SUSPECT_AFTER):
+            async for notification in connection.notifies(timeout=SUSPECT_AFTER_SECONDS):
                 if not notification.payload:
                     self._woken.set()
                 self._call(notification.payload)
