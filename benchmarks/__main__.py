@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks import (
+    analyzing,
     append,
     batches,
     comparing,
@@ -26,10 +27,12 @@ from benchmarks import (
     memory,
     observing,
     operating,
+    pauses,
     pausing,
     pulling,
     reading,
     results,
+    rights,
     serving,
 )
 from benchmarks.bench import FULL, QUICK, Bench, Sizes
@@ -42,6 +45,8 @@ Work = Callable[[Bench], list[Result]]
 WORKS: dict[str, Work] = {
     "append": append.measure,
     "append-batch": batches.measure,
+    "rights": rights.measure,
+    "analyzed": analyzing.measure,
     "read": reading.measure,
     "follow": following.measure,
     "growth": growth.measure,
@@ -54,6 +59,7 @@ WORKS: dict[str, Work] = {
     "trace": operating.measure,
     "doctor": doctoring.measure,
     "pause": pausing.measure,
+    "pauses": pauses.measure,
     "console": consoling.measure,
     "serve": serving.measure,
     "peers": comparing.measure,

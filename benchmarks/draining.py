@@ -48,7 +48,9 @@ class Case:
 CASES = (
     Case(f"drain: batches of {BATCH}", handlers.batches, 1.0),
     Case("drain: exactly once, one message a call", handlers.exactly_once),
+    Case("drain: exactly once in one lane, one message a call", handlers.exactly_once_in_one_lane),
     Case(f"drain: exactly once, batches of {BATCH}", handlers.exactly_once_batches, 0.4),
+    Case(f"drain: exactly once in one lane, batches of {BATCH}", handlers.exactly_once_batches_in_one_lane),
 )
 
 

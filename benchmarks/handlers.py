@@ -46,15 +46,31 @@ def batches(mp: Milepost) -> None:
 
 
 def exactly_once(mp: Milepost) -> None:
-    """One message a call, in the transaction of the progress."""
+    """One message a call, in the transaction of the progress, in 16 lanes side by side."""
+
+    @mp.subscription("drain", lanes=16)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        pass
+
+
+def exactly_once_batches(mp: Milepost) -> None:
+    """Many messages a call, in the transaction of the progress, in 16 lanes side by side."""
+
+    @mp.subscription("drain", batch=BATCH, lanes=16)
+    async def handle(messages: list[Message[Any]], tx: Transaction) -> None:
+        pass
+
+
+def exactly_once_in_one_lane(mp: Milepost) -> None:
+    """One message a call, in the transaction of the progress, one after the other."""
 
     @mp.subscription("drain")
     async def handle(message: Message[Any], tx: Transaction) -> None:
         pass
 
 
-def exactly_once_batches(mp: Milepost) -> None:
-    """Many messages a call, in the transaction of the progress."""
+def exactly_once_batches_in_one_lane(mp: Milepost) -> None:
+    """Many messages a call, in the transaction of the progress, one call after the other."""
 
     @mp.subscription("drain", batch=BATCH)
     async def handle(messages: list[Message[Any]], tx: Transaction) -> None:

@@ -39,6 +39,7 @@ select s.stream_id, v, {schema}.category_hash(s.category), s.bucket, 200, gen_ra
 from generate_series(%(above)s + 1, %(above)s + %(versions)s) v, {schema}.streams s
 order by v, s.stream_id
 """
+_TABLES = "select tablename from pg_tables where schemaname = %s"
 _LAST_VERSION = "select coalesce(max(version), 0) from {schema}.messages"
 _RAW_TABLE = """
 create table {schema}.{table} (like {schema}.messages including all);
@@ -112,6 +113,25 @@ def fresh_log(url: str, name: str, *, streams: int = STREAMS, versions: int = 1)
             _settle(connection, _composed("{schema}.{table}", schema=schema, table=table))
         try:
             yield Log(url, schema, streams)
+        finally:
+            connection.execute(drop)
+
+
+@contextmanager
+def empty_log(url: str, name: str, *, analyzed: bool) -> Iterator[Log]:
+    """A log without messages, of which nobody gathers statistics unless it is done now; dropped at the end."""
+    schema = f"milepost_bench_{name}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        drop = _composed("drop schema if exists {schema} cascade", schema=schema)
+        connection.execute(drop)
+        asyncio.run(_migrate(url, schema))
+        for (table,) in connection.execute(_TABLES, [schema]).fetchall():
+            off = "alter table {schema}.{table} set (autovacuum_enabled = off)"
+            connection.execute(_composed(off, schema=schema, table=table))
+            if analyzed:
+                connection.execute(_composed("analyze {schema}.{table}", schema=schema, table=table))
+        try:
+            yield Log(url, schema, STREAMS)
         finally:
             connection.execute(drop)
 

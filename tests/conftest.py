@@ -18,6 +18,8 @@ from servers import DEBIAN_15, Server, embedded_binaries
 from shards import COLLECTED, FAST, SHARDS, shard_of
 from support import MakeMilepost
 
+pytest_plugins = ["hangs", "roles"]
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add `--shard`."""

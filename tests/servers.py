@@ -17,8 +17,10 @@ from time import sleep
 from typing import Any
 
 import psycopg
+import pytest
 
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+NGINX = Path(shutil.which("nginx") or "/usr/sbin/nginx")
 PGBOUNCER = Path(shutil.which("pgbouncer") or "/usr/sbin/pgbouncer")
 
 
@@ -198,6 +200,18 @@ def free_port() -> int:
         with socket.socket() as bound, suppress(OSError):
             bound.bind(("127.0.0.1", port))
             return port
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for this machine, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"]
+    files = ["-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(["openssl", "req", "-x509", *kind, *names, *files], check=True, capture_output=True)
+    return certificate, key
 
 
 def wait_for(url: str) -> None:

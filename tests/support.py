@@ -36,6 +36,13 @@ def qualified(text: str, mp: Milepost) -> str:
     return sql.SQL(text).format(sql.Identifier(mp.settings["schema"].value)).as_string(None)
 
 
+async def expire_token(mp: Milepost, name: str) -> None:
+    """Has a token end now, as if its time had come."""
+    await mp.log.database.execute(
+        qualified("update {0}.tokens set expires = {0}.clock() where name = %(name)s", mp), {"name": name}
+    )
+
+
 async def rows_by_state(mp: Milepost) -> dict[str, int]:
     """How many rows of messages there are in each state."""
     statement = qualified("select state, count(*) from {}.deliveries group by state", mp)

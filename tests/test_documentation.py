@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from uuid import uuid4
 
@@ -15,6 +16,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
+from milepost.engine.declaration import Declaration
 from milepost.log import schema as log_schema
 from server.process import ServerProcess
 
@@ -22,7 +24,8 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 SERVER = "http://localhost:8480"
 SNIPPET = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\(([^)#]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
 def snippets(page: Path) -> list[str]:
@@ -105,6 +108,22 @@ def test_the_programs_of_the_readme_run(text: str, tmp_path: Path) -> None:
 
 def test_links_lead_somewhere() -> None:
     for page in [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]:
-        for target in LINK.findall(page.read_text()):
+        for target, anchor in LINK.findall(page.read_text()):
             if "://" not in target:
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+                linked = page.parent / target if target else page
+                assert linked.exists(), f"{page.name} links to {target}"
+                assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what the headings of a page are called in links."""
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(page.read_text())
+    }
+
+
+def test_the_guide_lists_each_option_of_a_subscription() -> None:
+    guide = (ROOT / "docs/guides/subscriptions.md").read_text()
+    table = guide.split("## All options")[1].split("\n\n")[1]
+    listed = {name for row in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+    assert listed == {field.name for field in fields(Declaration)} - {"name"}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         SchemaMismatch,
         TooLarge,
         Unavailable,
+        Unhealthy,
         UnknownSubscription,
         WrongVersion,
     )
@@ -89,6 +90,7 @@ __all__ = [
     "TooLarge",
     "Transaction",
     "Unavailable",
+    "Unhealthy",
     "UnknownSubscription",
     "WrongVersion",
     "by_correlation",

@@ -1,6 +1,7 @@
 """`Milepost`: the object that a program is written around."""
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
@@ -16,7 +17,8 @@ from milepost.engine.consuming.created import IfExists, create
 from milepost.engine.consuming.desks import Desks
 from milepost.engine.consuming.options import Created
 from milepost.engine.consuming.routing import routes_of
-from milepost.engine.declaring import Declaring
+from milepost.engine.declaration import address_of
+from milepost.engine.declaring import DeclaredSubscription, Declaring
 from milepost.engine.info import Overview, SubscriptionInfo
 from milepost.engine.instrument import Instrument
 from milepost.engine.kept import Kept
@@ -34,15 +36,16 @@ from milepost.engine.rows import Rows
 from milepost.engine.services import Services, in_another_database, outside, with_log
 from milepost.engine.solitude import Solitude
 from milepost.engine.subscription import Subscription, Subscriptions
+from milepost.engine.supervisor import Supervisor
 from milepost.engine.trace.traced import Trace
 from milepost.engine.trace.tracer import LIMIT, Tracer
-from milepost.errors import InvalidMessage, MilepostError, NoDatabase
+from milepost.errors import InvalidMessage, MilepostError, NoDatabase, Unhealthy
 from milepost.filter import compile_filter
-from milepost.log.appender import Appender
+from milepost.log.appender import Appender, batches_of, several
 from milepost.log.codec import Codec, check_stream
 from milepost.log.connections import Executor, executor_of
 from milepost.log.database import Database
-from milepost.log.feed import Now
+from milepost.log.feed import Now, check_after
 from milepost.log.log import Log
 from milepost.log.message import ANY, Appended, Message
 from milepost.log.reader import END, Page, Query, Reader, check_bounds, one_ahead
@@ -65,6 +68,10 @@ Names = str | Sequence[str]
 SLOW_MESSAGES_PER_SECOND = 1000
 """Messages that a slow server writes in a second; a large append gets that much more time."""
 NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
+NOT_MAIN_THREAD = (
+    "run() waits for SIGINT and SIGTERM, which only the main thread receives: in another thread use "
+    "`async with mp.running():`, or `with mp.sync.running():` in code that is not async, and end its block to stop"
+)
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
 
@@ -140,7 +147,8 @@ class Milepost(Registering):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         self._opening = asyncio.Lock()
-        self._begins = True
+        self._supervisors: list[Supervisor] = []
+        """Of each block of `running`; one that ended with an error stays until the next one begins."""
 
     @cached_property
     def url(self) -> str:
@@ -163,8 +171,8 @@ class Milepost(Registering):
             raise MilepostError(OTHER_LOOP)
         async with self._opening:
             if self._log is None:
+                self._subscriptions.check_handlers()
                 (self._log, self._services), self._loop = await self._open(), loop
-                await self._begin()
         self._entered += 1
         return self
 
@@ -177,17 +185,6 @@ class Milepost(Registering):
             return log, await self._open_services(log)
         except BaseException:
             await log.close()
-            raise
-
-    async def _begin(self) -> None:
-        """What starts now starts at this moment, not at the first run; unless somebody only looks at it."""
-        if not self._begins:
-            return
-        place = self._place()
-        try:
-            await Declaring(place, Rows(place.log.database, place.reader)).begin(self._subscriptions)
-        except BaseException:
-            await self._close()
             raise
 
     async def _open_services(self, log: Log) -> Services:
@@ -233,6 +230,7 @@ class Milepost(Registering):
         left = self._log, self._services
         self._log = self._services = self._loop = None
         self._entered = 0
+        self._supervisors = []
         return left
 
     @property
@@ -285,19 +283,55 @@ class Milepost(Registering):
         self._subscriptions.check()
         return list(self._subscriptions)
 
+    async def create_declared(self) -> list[DeclaredSubscription]:
+        """Create the declared subscriptions that are not there yet, without running them.
+
+        A worker that starts does that by itself. Called before, it fixes where `start="now"` is, and one with
+        `paused=True` waits until somebody resumes it. What is there already stays as it is: a worker brings a
+        changed definition into force when it starts.
+        """
+        async with self:
+            declared, place = self.declared(), self._place()
+            return await Declaring(place, Rows(place.log.database, place.reader)).create(declared)
+
     async def run(self, *, grace: float = 25) -> None:
         """Works for this program's subscriptions until SIGINT or SIGTERM.
 
-        The first signal lets handlers that run end, for at most `grace` seconds.
+        The first signal lets handlers that run end, for at most `grace` seconds. Only the main thread can receive
+        signals: elsewhere use `running()`.
         """
+        if threading.current_thread() is not threading.main_thread():
+            raise MilepostError(NOT_MAIN_THREAD)
         async with self:
             await self._program().run(grace)
 
     @asynccontextmanager
     async def running(self, *, only: Names | None = None, grace: float = 25) -> AsyncIterator[None]:
-        """Works for this program's subscriptions, or `only` for some, inside another program."""
-        async with self, self._program().running(only=only, grace=grace):
-            yield
+        """Work for this program's subscriptions, or `only` for some, inside another program.
+
+        A `def` handler whose thread does not return within `grace` seconds after its time-out ends the workers.
+        The block goes on and they start again, at most three times; after that `health` fails.
+        """
+        async with self:
+            supervisor = self._program().supervisor(only, grace)
+            self._supervisors = [other for other in self._supervisors if not other.is_over]
+            self._supervisors.append(supervisor)
+            async with supervisor.running():
+                yield
+            self._supervisors.remove(supervisor)
+
+    def health(self) -> None:
+        """Raise `Unhealthy` if only a new process helps: for the probe of a program that others watch over.
+
+        That is so when this `Milepost` is not open, when the workers of `running` have given up after handlers
+        that hung, or ended with an error, and while a handler blocks their event loop. It asks no database: an
+        outage passes, and no restart mends it.
+        """
+        if self._log is None:
+            raise Unhealthy(NOT_OPEN)
+        for supervisor in list(self._supervisors):
+            if (failure := supervisor.failure()) is not None:
+                raise Unhealthy(failure)
 
     async def run_until_idle(self, *, errors: Errors = "raise", only: Names | None = None) -> dict[str, Tally]:
         """Works until nothing that was appended by now, or by handlers meanwhile, can run.
@@ -430,8 +464,7 @@ class Milepost(Registering):
         return await self._puller.claim(executor, group, name, limit=limit, timeout=timeout)
 
     def _address(self, subscription: str) -> tuple[str, str]:
-        group, _, name = subscription.rpartition("/")
-        return group or self.settings["group"].value, name
+        return address_of(subscription, self.settings["group"].value)
 
     async def settle(
         self,
@@ -498,6 +531,11 @@ class Milepost(Registering):
             listeners=self._listeners,
         )
 
+    @property
+    def codec(self) -> Codec:
+        """How messages become JSON, and JSON messages. It is for Milepost's own parts."""
+        return self._codec
+
     async def append(
         self,
         stream: str,
@@ -518,7 +556,7 @@ class Milepost(Registering):
             wake: False for a transaction that will be PREPAREd, which may not notify.
         """
         executor = await self._writer(connection)
-        return await self._appender.append(executor, stream, _several(messages), expected=expected, wake=wake)
+        return await self._appender.append(executor, stream, several(messages), expected=expected, wake=wake)
 
     async def append_many(
         self,
@@ -528,8 +566,11 @@ class Milepost(Registering):
         connection: object | None = None,
         wake: bool = True,
     ) -> dict[str, Appended]:
-        """Appends to several streams: all or nothing. `expected` has a version for each stream that needs one."""
-        batches = {stream: _several(of_stream) for stream, of_stream in messages.items()}
+        """Append to several streams: all or nothing. The result has them in the order given.
+
+        `expected` has a version for each stream that needs one.
+        """
+        batches = batches_of(messages)
         executor = await self._writer(connection)
         if isinstance(executor, Database):
             count = sum(map(len, batches.values()))
@@ -690,6 +731,7 @@ class Milepost(Registering):
         after: int | Now = 0,
     ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
+        check_after(after)
         query = _query(Selection.of(category=category, stream=stream, types=types), where)
         async with aclosing(self.log.feed.follow(query, after)) as pages:
             async for page in pages:
@@ -742,7 +784,3 @@ def in_event_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def _several(messages: Any) -> Sequence[Any]:
-    return messages if isinstance(messages, list | tuple) else [messages]

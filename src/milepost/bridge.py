@@ -11,6 +11,7 @@ from contextlib import AbstractAsyncContextManager, aclosing, contextmanager, su
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
+from milepost.engine.outcomes import EndsProgram, carried
 from milepost.errors import MilepostError
 from milepost.log.database import end
 
@@ -82,7 +83,7 @@ class Bridge(Blocking[O]):
 
     def __init__(self, target: O) -> None:
         self._target = target
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._thread: _LoopThread | None = None
         self._closing: set[asyncio.Task[None]] = set()
         _all.add(self)
@@ -101,7 +102,7 @@ class Bridge(Blocking[O]):
         """
         if self._thread is not None:
             _refuse_own_loop(self._thread.loop)
-        with self._lock:
+        with _held(self._lock):
             thread, self._thread = self._thread, None
             if thread is None:
                 return
@@ -161,7 +162,7 @@ class Bridge(Blocking[O]):
 
     def _next_page(self, steps: "_Steps[R]", loop: asyncio.AbstractEventLoop) -> list[R] | None:
         _refuse_own_loop(loop)
-        with self._lock:
+        with _held(self._lock):
             if loop.is_closed():
                 raise MilepostError(CLOSED)
             future = _submit(steps.next(), loop)
@@ -171,7 +172,7 @@ class Bridge(Blocking[O]):
     def _open_loop(self) -> Iterator[asyncio.AbstractEventLoop]:
         """The event loop to run on, which `close` leaves alone inside of this."""
         _refuse_own_loop(self._target._loop)
-        with self._lock:
+        with _held(self._lock):
             loop = self._target._loop
             if loop is None:
                 self._thread = _LoopThread.opening(self._target)
@@ -187,7 +188,7 @@ class Bridge(Blocking[O]):
         """In a forked process: the thread stayed in the parent, and so do its connections."""
         _parents.append((self._thread, self._target.forget()))
         atexit.unregister(self.close)
-        self._lock, self._thread = threading.Lock(), None
+        self._lock, self._thread = threading.RLock(), None
 
 
 class Part(Blocking[T]):
@@ -231,7 +232,7 @@ class _HeldBlock:
 class Here:
     """Runs coroutines on one loop, which something else lives on too."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, lock: threading.Lock) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, lock: threading.RLock) -> None:
         self._loop = loop
         self._lock = lock
         """Whoever has it knows that the loop goes on."""
@@ -244,7 +245,7 @@ class Here:
         except MilepostError:
             coroutine.close()
             raise
-        with self._lock:
+        with _held(self._lock):
             if self._loop.is_closed():
                 return step_through(coroutine)
             future = _submit(coroutine, self._loop)
@@ -288,7 +289,9 @@ class _LoopThread:
     def stop(self) -> None:
         """Ends the loop and all that still runs on it."""
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        pause = _signal_check_seconds()
+        while self._thread.is_alive():
+            self._thread.join(pause)
 
     def _live(self) -> None:
         loop = self.loop
@@ -367,9 +370,11 @@ async def next_page(pages: AsyncGenerator[list[R], None]) -> list[R] | None:
 
 
 def _submit(coroutine: Coroutine[Any, Any, R], loop: asyncio.AbstractEventLoop) -> Future[R]:
+    carrying = carried(coroutine)
     try:
-        return asyncio.run_coroutine_threadsafe(coroutine, loop)
+        return asyncio.run_coroutine_threadsafe(carrying, loop)
     except RuntimeError:
+        carrying.close()
         coroutine.close()
         raise MilepostError(CLOSED) from None
 
@@ -381,17 +386,38 @@ def _result(future: Future[R]) -> R:
         return future.result()
     except CancelledError:
         raise MilepostError(CLOSED) from None
+    except EndsProgram as ending:
+        raise ending.error from None
+
+
+def _signal_check_seconds() -> float | None:
+    """Return how long the current thread may wait before it looks for signals; None: as long as it takes.
+
+    Handlers of signals run in the main thread alone. While it is blocked it notices a signal only if the system
+    gave it to this thread, and the system may give it to any.
+    """
+    return SIGNAL_CHECK_SECONDS if threading.current_thread() is threading.main_thread() else None
 
 
 def _wait_for_any(futures: list[Future[Any]]) -> None:
     """Wait until one is done. In the main thread, handlers of signals run meanwhile."""
-    if threading.current_thread() is not threading.main_thread():
-        wait(futures, return_when=FIRST_COMPLETED)
-        return
-    # Handlers run in the main thread alone. While it is blocked it notices a signal only if the system gave it to
-    # this thread, and the system may give it to any.
-    while not wait(futures, SIGNAL_CHECK_SECONDS, return_when=FIRST_COMPLETED).done:
+    pause = _signal_check_seconds()
+    while not wait(futures, pause, return_when=FIRST_COMPLETED).done:
         pass
+
+
+@contextmanager
+def _held(lock: threading.RLock) -> Iterator[None]:
+    """Hold a lock. In the main thread, handlers of signals run while it waits for the lock."""
+    pause = _signal_check_seconds() or -1
+    try:
+        while not lock.acquire(timeout=pause):
+            pass
+        yield
+    finally:
+        # A signal's handler may have raised before the thread had the lock, or just after: only the lock knows.
+        with suppress(RuntimeError):
+            lock.release()
 
 
 def _refuse_own_loop(loop: asyncio.AbstractEventLoop | None) -> None:

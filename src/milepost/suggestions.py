@@ -5,6 +5,9 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Self
 
+MAX_NAME_CHARACTERS = 1100
+"""The longest word that is compared with others: comparing takes time. No address of a subscription is longer."""
+
 
 class Suggesting:
     """A class of options, all given by their names: a misspelt one is refused with the one that is meant."""
@@ -32,4 +35,6 @@ def aside(word: object, known: Iterable[str]) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that is close to an unknown one, if any is."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        return None
     return next(iter(get_close_matches(name, list(known), n=1)), None)

@@ -87,6 +87,7 @@ class SyncMilepost(Bridge[Milepost]):
 
     append = blocking(Milepost.append)
     append_many = blocking(Milepost.append_many)
+    create_declared = blocking(Milepost.create_declared)
     head = blocking(Milepost.head)
     last = blocking(Milepost.last)
     nodes = blocking(Milepost.nodes)
@@ -149,6 +150,11 @@ class SyncMilepost(Bridge[Milepost]):
     def manage(self, address: str) -> "SyncManagedSubscription":
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
         return SyncManagedSubscription(self, self._milepost.manage(address))
+
+    def health(self) -> None:
+        """Raise `Unhealthy` if only a new process helps; see `Milepost.health`. It opens by itself, as all do."""
+        with self._open_loop():
+            self._milepost.health()
 
     def run(self, *, grace: float = 25) -> None:
         """Works for the program's subscriptions until SIGINT or SIGTERM, in the main thread."""

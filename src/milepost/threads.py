@@ -11,6 +11,10 @@ T = TypeVar("T")
 Job = tuple[Callable[[], Any], "asyncio.Future[Any]"]
 
 
+class ThreadsClosed(RuntimeError):
+    """The threads have ended, or are about to: a job would wait for ever."""
+
+
 class Threads:
     """So many threads at most, started as they are needed.
 
@@ -22,20 +26,26 @@ class Threads:
         self._name = name
         self._started = 0
         self._busy = 0
+        self._closed = False
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
 
     def run(self, function: Callable[[], T]) -> "asyncio.Future[T]":
-        """Calls a function in a thread; the future gets what it returns or raises."""
+        """Calls a function in a thread; the future gets what it returns or raises. Raises `ThreadsClosed`."""
+        if self._closed:
+            raise ThreadsClosed(f"threads of {self._name} are closed")
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._busy == self._started < self._size:
+            name = f"milepost-{self._name}-{self._started + 1}"
+            Thread(target=self._work, name=name, daemon=True).start()
+            # Not before: of one that could not be started a job would wait for ever.
             self._started += 1
-            Thread(target=self._work, name=f"milepost-{self._name}-{self._started}", daemon=True).start()
         self._busy += 1
         self._jobs.put((function, future))
         return future
 
     def close(self) -> None:
-        """Threads that are idle end, the others when their calls return."""
+        """Threads that are idle end, the others when their calls return. Nothing more can be called."""
+        self._closed = True
         for _ in range(self._started):
             self._jobs.put(None)
 

@@ -47,6 +47,17 @@ def test_pause_and_resume(run: Run, shop: Milepost, seen: Seen) -> None:
     assert seen == [(11, False)]
 
 
+def test_by_force(run: Run, shop: Milepost, seen: Seen) -> None:
+    run("subscriptions", "pause", "shop/invoices", "--force").done()
+    run("subscriptions", "resume", "shop/invoices").done()
+    run("subscriptions", "move", "shop/invoices", "beginning", "--force", "--yes").done()
+    run("subscriptions", "replay", "shop/invoices", "beginning", "--force", "--yes").done()
+    with shop.sync as log:
+        log.run_until_idle()
+    assert len(seen) == 9
+    run("subscriptions", "delete", "shop/invoices", "--force", "--yes").done()
+
+
 def test_a_move_says_beforehand_what_it_touches(run: Run, shop: Milepost, seen: Seen) -> None:
     refused = run("subscriptions", "move", "shop/invoices", "beginning")
     refused.refused(

@@ -61,9 +61,15 @@ def settings(run: Run, address: str = "shipping") -> dict[str, Any]:
     return shown
 
 
+def test_one_that_is_created_paused_waits_until_it_is_resumed(run: Run) -> None:
+    assert "default/shipping, paused:" in run("subscriptions", "create", "shipping", "--paused").done().out
+    run("subscriptions", "resume", "shipping").done()
+    assert run("subscriptions", "show", "shipping", "--json").done().json["status"] == "waiting"
+
+
 def test_every_option_is_shown_back(run: Run) -> None:
-    created = run("subscriptions", "create", "shipping", *WORDS, "--start", "7", "--json").done().json
-    assert created["settings"] == {**STORED, "start": 7}
+    created = run("subscriptions", "create", "shipping", *WORDS, "--start", "0", "--json").done().json
+    assert created["settings"] == {**STORED, "start": 0}
     assert (created["group"], created["name"], created["status"]) == ("default", "shipping", "waiting")
     lines = run("subscriptions", "show", "shipping").done().out.splitlines()
     shown = [" ".join(line.split()) for line in lines]

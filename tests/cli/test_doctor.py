@@ -12,6 +12,7 @@ from psycopg.conninfo import make_conninfo
 
 from cli.program import Outcome, Run
 from conftest import absent
+from roles import User
 from servers import PGBOUNCER, Server, embedded_binaries, pooler_before
 
 LONG = 0.05
@@ -150,27 +151,93 @@ def test_clocks_that_differ(run: Run, log: None, monkeypatch: pytest.MonkeyPatch
     assert re.search(rf"the server's is 3,[56]\d\d\.\d s {said} this machine's", found["finding"])
 
 
-def test_a_user_with_few_rights(run: Run, log: None, database_url: str, schema: str) -> None:
-    role = sql.Identifier(f"reader_{schema}")
+OLD_GRANTS = (
+    "grant usage on schema {schema} to {user}",
+    "grant select, insert on all tables in schema {schema} to {user}",
+    "grant update on {schema}.streams, {schema}.horizon to {user}",
+    "grant delete on {schema}.sleeps to {user}",
+    "grant select on {schema}.messages_position_seq to {user}",
+)
+"""Enough to declare a subscription, and too little to run it."""
+
+
+@pytest.fixture
+def stranger(database_url: str, schema: str) -> Iterator[str]:
+    """A user who has no rights yet."""
+    name = f"stranger_{schema}"
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(sql.SQL("create role {} login").format(role))
-        try:
-            url = make_conninfo(database_url, user=f"reader_{schema}")
-            outcome = run("doctor", "--json", "--url", url)
-            assert (outcome.status, outcome.err) == (1, "")
-            connection.execute(sql.SQL("grant usage on schema {} to {}").format(sql.Identifier(schema), role))
-            grant = sql.SQL("grant select on all tables in schema {} to {}")
-            connection.execute(grant.format(sql.Identifier(schema), role))
-            outcome = run("doctor", "--json", "--url", url)
-            assert "INSERT on messages" in finding(outcome, "rights")["finding"]
-            with psycopg.connect(database_url) as holder:
-                holder.execute(sql.SQL("select {}.append('a-2', 't', '1')").format(sql.Identifier(schema)))
-                found = finding(run("doctor", "--json", "--url", url), "horizon")
-                assert found["verdict"] == "warning"
-                assert f"pid {holder.info.backend_pid} of another user" in found["finding"]
-                holder.rollback()
-        finally:
-            connection.execute(sql.SQL("drop owned by {0}; drop role {0}").format(role))
+        connection.execute(sql.SQL("create role {} login").format(sql.Identifier(name)))
+        yield name
+        connection.execute(sql.SQL("drop owned by {0}; drop role {0}").format(sql.Identifier(name)))
+
+
+def test_a_user_who_may_do_nothing(run: Run, log: None, database_url: str, schema: str, stranger: str) -> None:
+    outcome = run("doctor", "--json", "--url", make_conninfo(database_url, user=stranger))
+    assert (outcome.status, outcome.err) == (1, "")
+    found = finding(outcome, "rights")
+    assert found["verdict"] == "warning"
+    assert f"grant it {schema}_appender or {schema}_reader" in found["finding"]
+
+
+def test_a_user_whose_subscriptions_fail(
+    run: Run, log: None, database_url: str, schema: str, stranger: str
+) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(stranger)}
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        for grant in OLD_GRANTS:
+            connection.execute(sql.SQL(grant).format(**names))
+    outcome = run("doctor", "--json", "--url", make_conninfo(database_url, user=stranger))
+    found = finding(outcome, "rights")
+    assert (outcome.status, found["verdict"]) == (1, "problem")
+    for words in ("a part of the rights of a worker", "lacks delete on ", "more", f"{schema}_worker"):
+        assert words in found["finding"]
+
+
+def test_a_user_who_may_read_a_little(run: Run, log: None, database_url: str, schema: str, stranger: str) -> None:
+    names = {"schema": sql.Identifier(schema), "user": sql.Identifier(stranger)}
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(sql.SQL("grant usage on schema {schema} to {user}").format(**names))
+        connection.execute(sql.SQL("grant select on all tables in schema {schema} to {user}").format(**names))
+    found = finding(run("doctor", "--json", "--url", make_conninfo(database_url, user=stranger)), "rights")
+    assert found["verdict"] == "warning"
+    assert (
+        "lacks delete on sleeps, execute on life, insert on sleeps, select on messages_position_seq: "
+        in found["finding"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("role", "may"),
+    [
+        ("reader", "may read and follow"),
+        ("appender", "may append"),
+        ("worker", "run subscriptions"),
+        ("operator", "do what a worker may"),
+    ],
+)
+def test_users_as_schema_roles_makes_them(run: Run, log: None, user: User, role: str, may: str) -> None:
+    """Nothing is a problem for any of them; what they may not look at is said."""
+    outcome = run("doctor", "--json", "--url", user(role))
+    assert (outcome.status, outcome.err) == (0, "")
+    found = finding(outcome, "rights")
+    assert found["verdict"] == "ok"
+    assert may in found["finding"]
+    refused = {check["check"] for check in outcome.json["checks"] if "not looked at" in check["finding"]}
+    assert refused == ({"progress"} if role == "appender" else set())
+    for check in ("horizon", "transactions"):
+        assert (finding(outcome, check)["verdict"] == "ok") == (role == "operator")
+        assert ("pg_read_all_stats" in finding(outcome, check)["finding"]) == (role != "operator")
+
+
+def test_a_transaction_of_another_user(run: Run, log: None, user: User, database_url: str, schema: str) -> None:
+    url = user("worker")
+    with psycopg.connect(database_url) as holder:
+        holder.execute(sql.SQL("select {}.append('a-2', 't', '1')").format(sql.Identifier(schema)))
+        found = finding(run("doctor", "--json", "--url", url), "horizon")
+        assert found["verdict"] == "warning"
+        assert f"pid {holder.info.backend_pid} of another user" in found["finding"]
+        assert "pg_read_all_stats" in found["finding"]
+        holder.rollback()
 
 
 @pytest.fixture(scope="module")

@@ -6,9 +6,8 @@ import os
 import signal
 import socket
 import sys
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cli.program import Program, Run, Start
-from milepost import Milepost, NewMessage
+from milepost import Message, Milepost, NewMessage
 from milepost.cli import health, pulse, reports
 from milepost.cli.address import Address
 from milepost.cli.ending import Refusal
 from milepost.cli.health import HealthServer
+from milepost.cli.pulse import Pulse
 from milepost.cli.reports import Report, Reports
 from servers import Server, embedded_binaries
 
@@ -294,6 +294,44 @@ def test_what_is_no_address(text: str) -> None:
         Address.of(text)
 
 
+@pytest.fixture
+def of_one() -> Iterator[tuple[Reports, int]]:
+    """What one process says, and the port at which it can be asked for."""
+    reports = Reports(1)
+    with HealthServer(Address("127.0.0.1", 0), reports) as server:
+        yield reports, server.address.port
+
+
+async def test_who_holds_the_horizon_is_told_and_it_is_ready(
+    mp: Milepost, of_one: tuple[Reports, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr(pulse, "BEAT", 0.02)
+    monkeypatch.setattr(pulse, "REACH_EVERY", 0.02)
+
+    @mp.subscription("invoices", category="order")
+    async def invoice(message: Message[Any]) -> None: ...
+
+    reports, port = of_one
+    reports.begun(1)
+
+    async def ask() -> Answer:
+        head, body = await asyncio.to_thread(send, port, b"GET /readyz HTTP/1.1\r\n\r\n")
+        return int(head.split()[1]), json.loads(body)
+
+    async with Pulse(mp, lambda said: reports.heard(1, said)).beating(), mp.running(), asyncio.timeout(60):
+        async with mp.log.database.connection() as holder, holder.transaction():
+            await mp.append("order-1", NewMessage("placed"), connection=holder)
+            while "horizon" not in (answered := await ask())[1]:
+                await asyncio.sleep(0.02)
+            status, body = answered
+            assert 0 < body["horizon"].pop("held_seconds") < 60
+            held = {"held_positions": 1, "held_by": f"pid {holder.info.backend_pid}"}
+            assert (status, body) == (200, {"status": "ok", "reasons": [], "horizon": held})
+        while (await ask()) != (200, {"status": "ok", "reasons": []}):
+            await asyncio.sleep(0.02)
+
+
 class TestServer:
     """What strangers can send."""
 
@@ -359,30 +397,18 @@ class TestServer:
             slow.sendall(b"GET /healthz")
             assert slow.recv(1) == b""
 
-    def test_too_many_at_once(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(health, "MOST_CONNECTIONS", 2)
+    def test_silent_connections_keep_nobody_out(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(health, "LONGEST_REQUEST", 3600.0)
-        idle = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2)]
-        try:
-            assert refused(port)
-        finally:
-            for one in idle:
-                one.close()
-        until(lambda: not refused(port))
-
-
-def refused(port: int) -> bool:
-    try:
-        return send(port, b"GET /healthz HTTP/1.1\r\n\r\n") == (b"", b"")
-    except ConnectionError:
-        return True
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 40
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        with ExitStack() as stack:
+            silent = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                for _ in range(health.MAX_CONNECTIONS + 1)
+            ]
+            for _ in range(3):
+                assert send(port, b"GET /healthz HTTP/1.1\r\n\r\n")[0].startswith(b"HTTP/1.1 200 ")
+            assert silent[0].recv(1) == b""
+            silent[-1].sendall(b"GET /healthz HTTP/1.1\r\n\r\n")
+            assert silent[-1].recv(12) == b"HTTP/1.1 200"
 
 
 class TestReports:

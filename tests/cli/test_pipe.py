@@ -9,7 +9,7 @@ import pytest
 from milepost.cli.metrics import Measured
 from milepost.cli.pipe import Ear, Mouth
 from milepost.cli.reports import Report
-from milepost.contrib.outlook import LogOutlook, SubscriptionOutlook
+from milepost.contrib.outlook import LONGEST_CAUSE, LogOutlook, SubscriptionOutlook
 from milepost.engine.figures import BOUNDS, Figures
 
 MUCH = 10**15
@@ -31,7 +31,9 @@ WORDS: list[Report | Measured] = [
         seconds=MUCH / 3,
         times=[MUCH] * (len(BOUNDS) + 1),
     ),
-    LogOutlook(horizon=MUCH, head=MUCH, held_for=1 / 3, held_by="x" * 200, application="\x01" * 63),
+    LogOutlook(
+        horizon=MUCH, head=MUCH, held_for=1 / 3, held_by="x" * 200, held_lasting="x" * 220, application="\x01" * 63
+    ),
     SubscriptionOutlook(
         subscription=LONGEST,
         status="running",
@@ -42,6 +44,9 @@ WORDS: list[Report | Measured] = [
         waiting=MUCH,
         parked=MUCH,
         unrouted=MUCH,
+        stopped_lanes=MUCH,
+        stopped_limit="max_unrouted",
+        stopped_cause='"' * LONGEST_CAUSE,
     ),
 ]
 

@@ -31,7 +31,7 @@ async def invoice(message: Message[Any]) -> None:
     with open("handled", "a") as file:
         file.write(f"{os.getpid()} {message.position}\\n")
     if message.type == "odd":
-        raise Park("red \\x1b[31m\\nbell \\x07")
+        raise Park("red \\x1b[31m bell \\x07")
     if message.type == "endless":
         await asyncio.Event().wait()
     if message.type == "slow":
@@ -133,7 +133,7 @@ async def test_what_a_terminal_would_obey_is_spelled_out(mp: Milepost, start: St
     await mp.append("order-odd", NewMessage("odd"))
     await until_handled(mp, shop, 1)
     outcome = await end(program, signal.SIGTERM)
-    assert "parked at attempt 1: red \\x1b[31m\\nbell \\x07\n" in outcome.err
+    assert "parked at attempt 1: red \\x1b[31m bell \\x07\n" in outcome.err
 
 
 @pytest.mark.timeout(200)

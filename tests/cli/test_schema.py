@@ -82,6 +82,32 @@ def test_the_sql_after_a_number(run: Run, without_database: None, monkeypatch: p
     assert "deliveries" not in out
 
 
+def test_the_sql_of_users_needs_no_database(run: Run, without_database: None, schema: str) -> None:
+    text = run("schema", "roles").done().out
+    names = [f"{schema}_{role}" for role in ("reader", "appender", "worker", "operator")]
+    assert [name for name in names if f'create role "{name}" nologin' in text] == names
+    one = run("schema", "roles", "appender", "--prefix", "shop").done().out
+    assert "as an appender." in one
+    assert 'create role "shop_appender"' in one
+    assert "messages" not in one.replace("append_messages", "")
+    run("schema", "roles", "appendr").refused("did you mean appender?")
+    run("schema", "roles", "--prefix", "x" * 60).refused("prefix", "1 to 56 bytes")
+    assert run("schema", "roles", "appender", "--prefix", "x" * 54).status == 0
+
+
+@pytest.mark.parametrize("prefix", ['Order "By"  x', "new\nline; drop schema public; --", "it's", "{schema} %"])
+def test_odd_names_of_users(run: Run, database_url: str, schema: str, prefix: str) -> None:
+    run("schema", "migrate").done()
+    text = run("schema", "roles", "reader", "operator", "--prefix", prefix).done().out
+    may = "select has_schema_privilege(%s::name, oid, 'usage') from pg_namespace where nspname = %s"
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(text.encode())
+        for role in ("reader", "operator"):
+            name = f"{prefix}_{role}"
+            assert connection.execute(may, [name, schema]).fetchone() == (True,)
+            connection.execute(sql.SQL("drop owned by {0}; drop role {0}").format(sql.Identifier(name)))
+
+
 def test_the_name_of_the_schema_is_quoted(run: Run, database_url: str) -> None:
     try:
         run("append", "a-1", "t", "1", "--schema", "Order_By").done()

@@ -1,7 +1,6 @@
 """`milepost serve`, as a program of its own."""
 
 import asyncio
-import shutil
 import signal
 import socket
 import ssl
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cli.program import Program, Run, Start
 from milepost import Milepost, NewMessage
@@ -18,6 +18,7 @@ from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
 from server.followers import following
 from server.websocket.talking import talking
+from servers import make_certificate
 
 
 def served(program: Program) -> str:
@@ -34,6 +35,15 @@ async def test_it_serves_until_a_signal(mp: Milepost, start: Start) -> None:
             assert (await client.get("/v1/head")).json() == {"position": 0}
             outcome = await asyncio.to_thread(program.end, number)
         assert (outcome.status, outcome.err) == (0, "")
+
+
+async def test_it_says_that_other_servers_send_nobody_to_this_machine(mp: Milepost, start: Start) -> None:
+    """Its database is elsewhere, and it listens where only this machine reaches it."""
+    hosts = f"{conninfo_to_dict(mp.url)['host']},db.invalid"
+    program = start("serve", "--port", "0", "--url", make_conninfo(mp.url, host=hosts))
+    served(program)
+    outcome = await asyncio.to_thread(program.end, signal.SIGTERM)
+    assert "clients of other servers on this database are not sent here" in outcome.err
 
 
 @pytest.mark.shard("processes")
@@ -149,13 +159,7 @@ async def test_names(mp: Milepost, start: Start) -> None:
 
 
 async def test_tls(mp: Milepost, start: Start, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", *names, *files]
-    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
     program = start("serve", "--port", "0", "--tls-cert", str(certificate), "--tls-key", str(key))
     address = served(program)
     assert address.startswith("https://")

@@ -78,6 +78,23 @@ async def test_a_client_that_was_sent_to_something_else_comes_back(
     assert f"{odd}, where another node sent it, is not the one meant" in warned.text
 
 
+async def test_a_client_does_not_go_where_it_was_not_told_to_trust(
+    mp: Milepost, make_mp: MakeMilepost, warned: pytest.LogCaptureFixture
+) -> None:
+    await mp.create_subscription("shipping", category="order")
+    elsewhere = "http://milepost.invalid:8480"
+    async with serving(make_mp(), advertise=elsewhere) as owner_server, serving(make_mp()) as right:
+        async with consuming(owner_server.address, routes=[{"capacity": 0}]) as owner, asyncio.timeout(60):
+            async with milepost.connect(right.address) as client, client.consumer("shipping") as consumer:
+                assert consumer.standby
+                assert f"was sent to {elsewhere}, where it does not go" in warned.text
+                await mp.append("order-1", order(1))
+                await owner.say("leave")
+                await owner.closed()
+                assert [each.message.data["n"] for each in await take(consumer, 1)] == [1]
+    assert "cannot be reached" not in warned.text
+
+
 async def _says(caplog: pytest.LogCaptureFixture, words: str) -> bool:
     return words in caplog.text
 

@@ -63,12 +63,40 @@ def test_who_answered_comes_first_and_who_failed_last() -> None:
     assert nodes.in_turn() == [a, c, b]
 
 
+def test_a_client_follows_only_to_hosts_that_it_was_given() -> None:
+    """It sends its token there: a node names addresses, and does not decide who is trusted with it."""
+    nodes = Nodes(["https://a.example:8480"], ["*.Internal", "10.0.0.7", "[::2]", "b"])
+    for url in (
+        "https://A.example:1",
+        "https://c.internal/x",
+        "https://10.0.0.7:8480",
+        "https://[::2]",
+        "https://b",
+    ):
+        assert nodes.may_follow(url) == Node.of(url), url
+    for url in (
+        "https://evil",
+        "https://c.d.internal",
+        "https://internal",
+        "https://a.example.evil",
+        "https://localhost",
+    ):
+        assert nodes.may_follow(url) is None, url
+    assert Nodes(["http://localhost:1"]).may_follow("http://127.0.0.1:2") == Node("http://127.0.0.1:2")
+
+
+@pytest.mark.parametrize("host", ["", "a:80", "http://a", "*", "*.", "a.*", "a/b", "me@a", "ä", 7])
+def test_what_is_no_host_to_trust(host: object) -> None:
+    with pytest.raises(ValueError, match=r"trust: hosts such as"):
+        milepost.connect("http://localhost", trust=[host])  # type: ignore[list-item]
+
+
 def test_nobody_is_followed_to_where_nothing_is_encrypted() -> None:
-    nodes = Nodes(["https://a"])
+    nodes = Nodes(["https://a"], ["b"])
     assert nodes.may_follow("http://b") is None
     assert nodes.may_follow("https://b") == Node("https://b")
     assert nodes.may_follow("javascript:alert(1)") is None
-    assert Nodes(["http://a"]).may_follow("http://b") == Node("http://b")
+    assert Nodes(["http://a"], ["b"]).may_follow("http://b") == Node("http://b")
 
 
 def test_a_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -72,6 +72,29 @@ async def test_a_page_that_goes_on_for_ever_does_not() -> None:
             assert len([message async for message in client.read()]) == 1
 
 
+async def test_a_page_with_more_than_was_asked_for() -> None:
+    page = {"messages": [MESSAGE] * 3, "next": 1, "more": False}
+    async with answering(http("200 OK", json.dumps(page).encode())) as address:
+        async with milepost.connect(address) as client, asyncio.timeout(60):
+            with pytest.raises(MilepostError, match="answered 3 messages where 2 were asked for"):
+                await anext(client.read(limit=2))
+
+
+async def test_a_problem_that_is_too_long_is_not_looked_into() -> None:
+    told = {"type": "/problems/busy", "detail": "", "transient": True, "more": [[]] * 200_000}
+    async with answering(http("409 Conflict", json.dumps(told).encode())) as address:
+        async with milepost.connect(address, patience=0) as client, asyncio.timeout(60):
+            with pytest.raises(MilepostError, match="not as a Milepost server does"):
+                await client.head()
+
+
+async def test_an_event_of_many_lines() -> None:
+    lines = b"a: b\n" * 15 + f"data: {json.dumps(MESSAGE)}\n".encode() + b"data: nonsense\n" * 100
+    async with answering(http("200 OK", lines + b"\n", "content-type: text/event-stream")) as address:
+        async with milepost.connect(address, patience=0) as client, asyncio.timeout(60):
+            assert (await anext(client.follow(after=0))).position == 1
+
+
 async def test_an_event_that_does_not_end() -> None:
     async with answering(endless) as address:
         async with milepost.connect(address, patience=0, max_answer_bytes=5_000_000) as client:

@@ -2,25 +2,24 @@
 
 import asyncio
 import logging
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import milepost
 from client.proxy import Proxy
 from contract.both import order
-from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable
+from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable, UnknownSubscription
 from milepost.client.client import Client
-from milepost.server.access.role import Role
+from milepost.server.access.role import EVERY_ROLE, Role
 from milepost.server.access.tokens import Tokens
 from milepost.server.serving import Certificate
 from server.websocket.conftest import serving
+from servers import make_certificate
 from support import MakeMilepost
 
-CURVE = "ec_paramgen_curve:prime256v1"
 """A key that is made sooner than others."""
 
 
@@ -141,27 +140,37 @@ async def test_a_token(mp: Milepost, make_mp: MakeMilepost, schema: str, caplog:
     assert secret not in caplog.text
 
 
+async def test_a_token_that_is_for_some_groups_and_categories(
+    mp: Milepost, make_mp: MakeMilepost, schema: str
+) -> None:
+    scope: dict[str, Any] = {"groups": ["billing"], "categories": ["order"]}
+    secret = await Tokens(mp.log.database, schema).make("scoped", EVERY_ROLE, **scope)
+    for stream in ("order-1", "payment-1", "order-2"):
+        await mp.append(stream, order(1))
+    await mp.create_subscription("billing/everything")
+    async with serving(make_mp(), access="tokens") as server:
+        async with milepost.connect(server.address, token=secret, group="billing") as client:
+            assert [message.stream async for message in client.read()] == ["order-1", "order-2"]
+            await client.create_subscription("orders", category="order")
+            async with client.consumer("orders") as consumer:
+                assert (await anext(consumer)).message.stream == "order-1"
+            for work in (
+                client.append("payment-1", order(1)),
+                client.create_subscription("all"),
+                client.manage("everything").info(),
+                client.manage("shipping/parcels").pause(),
+                anext(client.follow(category="payment")),
+                client.consumer("everything").__aenter__(),
+            ):
+                with pytest.raises(NotAllowed, match="for the group billing and the category order") as raised:
+                    await work
+                assert raised.value.role is None
+            with pytest.raises(UnknownSubscription):
+                await client.consumer("nothing").__aenter__()
+
+
 async def test_a_certificate_is_checked(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(certificate)]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        CURVE,
-        "-nodes",
-        "-days",
-        "1",
-        *names,
-        *files,
-    ]
-    await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
+    certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
     await mp.create_subscription("shipping")
     async with serving(make_mp(), tls=Certificate(str(certificate), str(key))) as server:
         address = server.address

@@ -53,10 +53,21 @@ def test_what_the_library_has_and_a_client_does_not(remote: type[Any], local: ty
 
 NOT_REMOTE = {
     # Of a program with handlers.
-    *("subscription", "provide", "on_event", "instrument", "declared", "run", "running", "run_until_idle"),
+    *(
+        "subscription",
+        "provide",
+        "on_event",
+        "instrument",
+        "declared",
+        "create_declared",
+        "health",
+        "run",
+        "running",
+        "run_until_idle",
+    ),
     # Of the machinery beneath.
     *("read_pages", "follow_pages", "delivery_pages", "forget"),
     *("close", "look", "told", "untaken", "ack", "extend", "route_of", "settled", "stop", "take", "take_acked"),
     *("why_refused", "at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"),
-    *("has_settled", "is_limited", "late"),
+    *("has_settled", "is_limited", "late", "recall"),
 }

@@ -7,6 +7,7 @@ import pytest
 
 from milepost.console.attention import attention
 from milepost.console.snapshot import LogState, Snapshot, Worker
+from milepost.dispatch import LimitReached
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.lag import Lag
 from milepost.log.horizon import Holder
@@ -46,6 +47,22 @@ def test_of_many_that_are_alike_some_are_named_and_the_worst_come_first() -> Non
         "w-2",
         "and 6 more workers that are silent",
     ]
+
+
+async def test_one_that_reads_no_further(make_mp: MakeMilepost) -> None:
+    async with make_mp() as mp:
+        await mp.create_subscription("shipping")
+        info = await mp.manage("shipping").info()
+    limit = LimitReached(limit="max_unrouted", most=9, rows=9, filters=("a == 1",))
+    lanes = tuple(msgspec.structs.replace(lane, stopped=limit) for lane in info.lanes)
+    [remark] = attention(
+        snapshot(msgspec.structs.replace(info, status="stopped", stopped=str(limit), lanes=lanes))
+    )
+    assert (remark.gravity, remark.page, remark.state) == ("problem", "parked", "unrouted")
+    assert remark.words == (
+        "reads no further: 9 messages are unrouted (max_unrouted=9); "
+        "no consumer takes the next one; their filters: a == 1"
+    )
 
 
 async def test_one_that_nobody_pulls(make_mp: MakeMilepost) -> None:

@@ -1,5 +1,7 @@
 """Streams, categories and types; and that no page of them reads the whole log."""
 
+from typing import Any
+
 import pytest
 from playwright.async_api import Page, expect
 
@@ -14,6 +16,8 @@ from milepost.console.stretch import Search
 from milepost.console.target import message_at
 from milepost.log import reader
 from milepost.log.statements import Statements
+from milepost.server.access.reach import Reach
+from milepost.server.access.scope import UNLIMITED
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,7 +27,7 @@ NAMES = ["a", "a!b-1", "a-1", "a-2", "a.b-1", "b", "b-1", "c-1", "c-1-2", "ca", 
 async def test_every_category_is_there_once_whatever_its_name(mp: Milepost) -> None:
     for name in NAMES:
         await mp.append(name, NewMessage("odd.a"))
-    catalogue = Catalogue(mp)
+    catalogue = Catalogue(Reach(mp, UNLIMITED))
     found = await catalogue.categories("", "")
     assert [each.name for each in found.found] == ["a!b", "a", "a.b", "b", "c", "ca", "Ä", "\U0010ffff"]
     assert [each.name for each in (await catalogue.categories("c", "")).found] == ["c", "ca"]
@@ -34,7 +38,7 @@ async def test_every_category_is_there_once_whatever_its_name(mp: Milepost) -> N
 async def test_pages_follow_each_other_without_gap_or_repetition(mp: Milepost) -> None:
     wanted = [f"page{number:03}" for number in range(2 * PAGE + 7)]
     await mp.append_many({f"{name}-{of}": [NewMessage("paged.a")] for name in wanted for of in (1, 2)})
-    catalogue = Catalogue(mp)
+    catalogue = Catalogue(Reach(mp, UNLIMITED))
     categories, streams = [], []
     after: str | None = ""
     while after is not None:
@@ -53,10 +57,13 @@ async def test_pages_follow_each_other_without_gap_or_repetition(mp: Milepost) -
 
 async def test_types_are_those_of_the_newest_messages(mp: Milepost) -> None:
     await mp.append("typed-1", [NewMessage("typed.b"), NewMessage("typed.a"), NewMessage("typed.b")])
-    found = await Catalogue(mp).types("typed", "")
+    found = await Catalogue(Reach(mp, UNLIMITED)).types("typed", "")
     assert [(each.name, each.recent) for each in found] == [("typed.a", 1), ("typed.b", 2)]
-    assert [each.name for each in await Catalogue(mp).types("", "typed")] == ["typed.a", "typed.b"]
-    assert await Catalogue(mp).types("", "nothing") == []
+    assert [each.name for each in await Catalogue(Reach(mp, UNLIMITED)).types("", "typed")] == [
+        "typed.a",
+        "typed.b",
+    ]
+    assert await Catalogue(Reach(mp, UNLIMITED)).types("", "nothing") == []
 
 
 @pytest.mark.shard("large")
@@ -66,8 +73,9 @@ async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
     await mp.append_many({f"bulk-{number}": [NewMessage("bulk.a")] * 5 for number in range(2000)})
     async with mp.log.database.connection() as connection:
         await connection.execute(f'analyze "{statements.schema}".messages, "{statements.schema}".streams')
-        for name, parameters in {
-            "streams": {"low": "bulk", "high": "bulk~", "limit": 51},
+        pages: dict[str, dict[str, Any]] = {
+            "streams": {"low": "bulk", "high": "bulk~", "lows": [""], "highs": ["~"], "limit": 51},
+            "named_categories": {"categories": ["bulk", "other"]},
             "categories": {"low": "", "high": "~", "limit": 51},
             "related": {
                 "below": 3000,
@@ -78,7 +86,8 @@ async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
                 "id": "x",
                 "limit": 100,
             },
-        }.items():
+        }
+        for name, parameters in pages.items():
             cursor = await connection.execute(
                 "explain (analyze, buffers, format json) " + statements.get(name), parameters
             )
@@ -111,23 +120,32 @@ async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost, monkey
 async def test_a_chain_is_looked_for_in_rings_and_says_how_far(mp: Milepost) -> None:
     same = {"correlation_id": "far"}
     first = await mp.append("far-1", NewMessage("far.first", metadata=same))
-    await mp.append_many({f"filler-{number}": [NewMessage("filler.a")] * 10 for number in range(1500)})
-    await mp.append_many({f"filler-{number}": [NewMessage("filler.a")] * 10 for number in range(1500)})
+    for _ in range(4):
+        await mp.append_many({f"filler-{number}": [NewMessage("filler.a")] * 5 for number in range(1500)})
     last = await mp.append("far-2", NewMessage("far.last", metadata=same))
-    message = await message_at(mp, last.position)
+    message = await message_at(Reach(mp, UNLIMITED), last.position)
     assert message is not None
-    near = await Chains(mp).of(message)
+    near = await Chains(Reach(mp, UNLIMITED)).of(message)
     assert [link.type for link in near.links] == ["far.last"]
     assert (near.low, near.high, near.is_part) == (last.position - NEAR, near.head, True)
-    hurried = await Chains(mp).of(message, FAR, seconds=0)
+    hurried = await Chains(Reach(mp, UNLIMITED)).of(message, FAR, seconds=0)
     assert (hurried.low, hurried.is_part) == (last.position - NEAR, True)
-    far = await Chains(mp).of(message, FAR)
+    far = await Chains(Reach(mp, UNLIMITED)).of(message, FAR)
     assert [link.position for link in far.links] == [first.position, last.position]
     assert (far.low, far.high, far.is_part) == (1, far.head, False)
 
 
+async def test_an_empty_correlation_relates_nothing(mp: Milepost) -> None:
+    await mp.append("one-1", NewMessage("one", metadata={"correlation_id": "", "causation_id": ""}))
+    await mp.append("two-1", NewMessage("two", metadata={"correlation_id": ""}))
+    message = await message_at(Reach(mp, UNLIMITED), 2)
+    assert message is not None
+    chain = await Chains(Reach(mp, UNLIMITED)).of(message)
+    assert (chain.correlation, [link.type for link in chain.links]) == (None, ["two"])
+
+
 async def test_one_finds_the_way_from_categories_to_a_message(site: Site, page: Page, mp: Milepost) -> None:
-    await mp.append("way-1", NewMessage("way.<b>a</b>"))
+    await mp.append("way-1", NewMessage("way.<b a&lt;"))
     await page.goto(site.path("log"))
     await page.get_by_role("link", name="Categories").click()
     await page.get_by_label("Categories that begin with").fill("wa")
@@ -135,12 +153,12 @@ async def test_one_finds_the_way_from_categories_to_a_message(site: Site, page: 
     await expect(page.locator("tbody tr")).to_have_count(1)
     await page.get_by_role("link", name="Types of way").click()
     await expect(page.locator("tbody tr")).to_have_count(1)
-    await expect(page.locator("tbody tr")).to_contain_text("way.<b>a</b>")
+    await expect(page.locator("tbody tr")).to_contain_text("way.<b a&lt;")
     await page.go_back()
     await page.get_by_role("link", name="Streams of way").click()
     await page.get_by_role("link", name="way-1", exact=True).click()
     await page.locator("#entries tbody th a").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("way.<b>a</b>")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("way.<b a&lt;")
 
 
 @pytest.mark.shard("browser")

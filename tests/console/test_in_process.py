@@ -1,5 +1,6 @@
 """What keeps foreign text and foreign pages out, without a browser and without a process."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +11,7 @@ from milepost.console import Console
 from milepost.server import create_app
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
+from milepost.server.limits import Limits
 from support import MakeMilepost
 
 HOSTILE = "<script>document.title='hacked'</script>\"'&"
@@ -45,7 +47,9 @@ async def log_in(browser: httpx.AsyncClient, secret: str, **fields: str) -> http
 
 
 async def test_foreign_text_is_only_text(browser: httpx.AsyncClient, mp: Milepost, secret: str) -> None:
-    message = NewMessage(HOSTILE, {"text": HOSTILE}, properties={"p": HOSTILE}, metadata={"m": HOSTILE})
+    message = NewMessage(
+        HOSTILE.replace(">", ""), {"text": HOSTILE}, properties={"p": HOSTILE}, metadata={"m": HOSTILE}
+    )
     position = (await mp.append(f"a-{HOSTILE}", message)).position
     await log_in(browser, secret)
     for path in ("log", f"log/{position}"):
@@ -62,6 +66,44 @@ async def test_a_form_brings_the_token_of_its_page(browser: httpx.AsyncClient, s
         assert answer.status_code == 403, wrong
     assert "milepost_session" not in browser.cookies
     assert (await log_in(browser, secret)).status_code == 303
+
+
+async def test_a_stranger_sends_little(browser: httpx.AsyncClient, mp: Milepost, secret: str) -> None:
+    csrf = await csrf_of(browser)
+    for path in ("login", "logout", "log/append"):
+        answer = await browser.post(f"/console/{path}", data={"csrf": csrf, "token": "x" * 10_000})
+        assert answer.status_code == 413, path
+    assert (await log_in(browser, secret)).status_code == 303
+    csrf = (await browser.get("/console/log/append")).text.split('name="csrf" value="')[1].split('"')[0]
+    answer = await browser.post("/console/log/append", data={"csrf": csrf, "data": "x" * 100_000})
+    assert answer.status_code not in (413, 303)
+
+
+async def test_forms_of_strangers_use_up_nothing_of_others(mp: Milepost, secret: str) -> None:
+    """Their budget is their own: the bodies of those who have a token do not wait for it."""
+    limits = Limits(bodies_bytes=100_000, strangers_bytes=6000)
+    app = create_app(mp, pages=Console, limits=limits)
+    receiving = asyncio.Event()
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield b"token=" + b"x" * 5000
+        receiving.set()
+        await asyncio.Event().wait()
+
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://milepost.example") as client,
+        asyncio.TaskGroup() as group,
+    ):
+        form = {"content-type": "application/x-www-form-urlencoded"}
+        slow = group.create_task(client.post("/console/login", content=endless(), headers=form))
+        await receiving.wait()
+        other = await client.post("/console/login", content=b"token=" + b"x" * 5000, headers=form)
+        assert other.status_code == 503
+        token = await Tokens(mp.log.database, mp.settings["schema"].value).make("bob", [Role.APPEND])
+        message = {"type": "a", "data": "x" * 90_000}
+        answer = await client.post("/v1/streams/a-1", json=message, headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 200
+        slow.cancel()
 
 
 @pytest.mark.parametrize(

@@ -195,14 +195,14 @@ async def test_a_message_is_shown_with_all_it_has(site: Site, page: Page, mp: Mi
     appended = await mp.append(
         "shown-1",
         NewMessage(
-            "shown.<b>second</b>",
+            "shown.<b second&lt;",
             {"text": HOSTILE, "turned": "\u202eabc", "number": 1.5, "deep": {"list": [1, 2]}},
             properties={"note": HOSTILE, "total": 12},
             metadata={"trace": HOSTILE},
         ),
     )
     await page.goto(f"{site.path('log')}/{appended.position}")
-    await expect(page.get_by_role("heading", level=1)).to_have_text("shown.<b>second</b>")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("shown.<b second&lt;")
     payload = page.get_by_role("region", name="Payload")
     await expect(payload).to_contain_text('"list": [\n      1,\n      2\n    ]', use_inner_text=True)
     await expect(payload).to_contain_text("</pre></td><script>window.broken")

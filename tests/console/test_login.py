@@ -9,6 +9,7 @@ from console.site import Site
 from milepost import Milepost
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
+from support import expire_token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -57,6 +58,29 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
     assert secret not in cookie["value"]
     await tokens(mp).revoke("reader")
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
+
+
+@pytest.mark.parametrize("how", ["logged out", "expired"])
+@pytest.mark.parametrize("path", ["", "/log/tail"])
+async def test_the_end_of_a_session_ends_pages_that_are_open(
+    site: Site, mp: Milepost, path: str, how: str
+) -> None:
+    secret = await tokens(mp).make("leaves", [Role.READ])
+    async with httpx.AsyncClient(base_url=site.address) as client:
+        form = await client.get("/console/login")
+        csrf = form.text.split('name="csrf" value="')[1].split('"')[0]
+        await client.post("/console/login", data={"csrf": csrf, "token": secret})
+        stream = client.stream("GET", f"/console{path}", headers={"accept": "text/event-stream"})
+        async with stream as answer:
+            lines = answer.aiter_lines()
+            assert await anext(lines) == "retry: 2000"
+            page = await client.get("/console")
+            csrf = page.text.split('name="csrf" value="')[1].split('"')[0]
+            if how == "expired":
+                await expire_token(mp, "leaves")
+            else:
+                assert (await client.post("/console/logout", data={"csrf": csrf})).status_code == 303
+            assert "event: ended" in [line async for line in lines]
 
 
 @pytest.mark.shard("browser")

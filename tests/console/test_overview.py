@@ -42,6 +42,26 @@ async def test_what_happens_arrives_without_a_reload(site: Site, page: Page, mp:
     await expect(row).to_have_count(0)
 
 
+async def test_who_holds_the_horizon_is_named_while_that_lasts(site: Site, page: Page, mp: Milepost) -> None:
+    """It comes without a reload, on a page that follows and on one that does not."""
+    await page.goto(site.path())
+    await expect(page.locator("#pulse")).to_have_attribute("data-state", "live")
+    banner = page.locator("#horizon-held")
+    await expect(banner).to_be_hidden()
+    async with mp.log.database.connection() as holder, holder.transaction():
+        await mp.append("order-1", NewMessage("a"), connection=holder)
+        await mp.append("order-2", NewMessage("a"))
+        await expect(banner).to_contain_text("2 positions are held back by pid")
+        pid = holder.info.backend_pid
+        await expect(banner.locator("code")).to_have_text(f"select pg_terminate_backend({pid})")
+        await assert_accessible(page)
+        await assert_readable(page)
+        await page.goto(site.path("log"))
+        await expect(banner).to_contain_text(f"pid {pid}")
+        await page.goto(site.path())
+    await expect(banner).to_be_hidden()
+
+
 @pytest.mark.shard("browser")
 async def test_what_needs_attention_comes_first(site: Site, page: Page) -> None:
     program = site.milepost(group="shop")

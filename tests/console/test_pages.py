@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from milepost import Message, Milepost, NewMessage, Retry
 from milepost.console import Console
+from milepost.console.watch import Pace
 from milepost.server import create_app
 from support import MakeMilepost
 
@@ -51,6 +53,7 @@ PAGES = [
     ("log/find?message=3", "order.placed"),
     ("log/find?message=nothing", "a position such as"),
     ("log/find?message=5f3a4c1e-0d3b-4c56-9f0e-2a1b9c8d7e6f", "No message has this id."),
+    ("tokens", "No token was made yet."),
     ("filter", "Nothing to explain yet"),
     ("filter?where=total+%3E+2&message=4", "match"),
     (f"{SHIPPING}/plan/move?to=beginning", "Nothing comes again"),
@@ -168,6 +171,50 @@ async def test_every_page_is_shown(reader: Reader) -> None:
     assert [each for each in asked if each[2] != 200 or each[1] not in each[3]] == []
 
 
+FRAGMENTS = ("log/check", "/plan/", "log/tail", "part=1", "%00", "nowhere", "log/none")
+"""What scripts ask for, and what no page is asked about."""
+
+
+@pytest.mark.usefixtures("shop")
+async def test_every_page_names_who_holds_the_horizon(
+    reader: Reader, mp: Milepost, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that says that something is wrong, and none any more when the transaction has ended."""
+    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr("milepost.console.watch.WATCHED", Pace(0.0, 0, 0.0))
+    known = [str(each[0]) for each in (*PAGES, *WRONG)]
+    paths = [path for path in known if not any(each in path for each in FRAGMENTS)]
+    connecting = psycopg.AsyncConnection.connect(database_url, application_name="<checkout>")
+    async with await connecting as holder, holder.transaction():
+        await mp.append("order-7", NewMessage("order.placed"), connection=holder)
+        await mp.append("order-8", NewMessage("order.placed"))
+        pid = holder.info.backend_pid
+        said = f"held Followers wait at position 6: 2 positions are held back by pid {pid} (<checkout>), idle in "
+        for path in paths:
+            _, text = await reader.asks(path)
+            assert said in text, path
+            assert f"ago. This ends it: select pg_terminate_backend({pid})" in text
+        _, shipping = await reader.asks(SHIPPING)
+        assert f"held by pid {pid}" in shipping
+        assert "2 held back" in shipping
+    for path in ("", SHIPPING, "log", "filter"):
+        assert "Followers wait" not in (await reader.asks(path))[1]
+
+
+async def test_strangers_are_not_told_who_holds_the_horizon(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    app = create_app(mp, access="tokens", pages=Console)
+    transport = httpx.ASGITransport(app)
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        mp.log.database.connection() as holder,
+        holder.transaction(),
+    ):
+        await mp.append("order-7", NewMessage("order.placed"), connection=holder)
+        answer = await client.get("/console/login")
+    assert (answer.status_code, "pg_terminate_backend" in answer.text) == (200, False)
+
+
 @pytest.mark.usefixtures("shop")
 async def test_what_cannot_be_shown_is_explained(reader: Reader) -> None:
     asked = [(path, wanted, words, *await reader.asks(path)) for path, wanted, words in WRONG]
@@ -183,6 +230,8 @@ async def test_a_filter_is_explained(reader: Reader) -> None:
 async def test_what_is_done_to_a_subscription_is_said(reader: Reader, shop: Milepost) -> None:
     said = await reader.sends("subscriptions", name="made", category="order, payment", start="now")
     assert "default/made is created: consumers may come." in said
+    said = await reader.sends("subscriptions", name="held", paused="yes")
+    assert "default/held is created, paused: it waits until you resume it." in said
     assert "default/made exists already" in await reader.sends("subscriptions", name="made")
     assert "a number is wanted, not 'soon'" in await reader.sends(
         "subscriptions/default/made/settings", timeout="soon"
@@ -193,6 +242,8 @@ async def test_what_is_done_to_a_subscription_is_said(reader: Reader, shop: Mile
     assert "Nothing was changed." in await reader.sends("subscriptions/default/made/settings", timeout="45")
     assert "default/made is paused." in await reader.sends("subscriptions/default/made/pause")
     assert "default/made goes on." in await reader.sends("subscriptions/default/made/resume")
+    for action, place in (("pause", {}), ("move", {"to": "now"}), ("replay", {"start": "beginning"})):
+        assert "default/made" in await reader.sends(f"subscriptions/default/made/{action}", force="yes", **place)
     assert "default/made is deleted." in await reader.sends("subscriptions/default/made/delete")
     assert "no subscription" in await reader.sends("subscriptions/default/made/pause")
     said = await reader.sends("subscriptions/default/failing/settings", concurrency="2")
@@ -205,7 +256,7 @@ async def test_what_is_done_to_a_subscription_is_said(reader: Reader, shop: Mile
         "subscriptions/default/failing/move", to="beginning"
     )
     assert "a replay" in await reader.sends("subscriptions/default/failing/replay", start="5", end="3")
-    assert [info.name for info in await shop.subscriptions()] == ["failing", "shipping"]
+    assert [info.name for info in await shop.subscriptions()] == ["failing", "held", "shipping"]
 
 
 async def test_a_replay_is_said(reader: Reader, mp: Milepost) -> None:

@@ -27,6 +27,7 @@ PATHS = (
     "log/types?category=order",
     "log/append",
     "filter",
+    "tokens",
     "filter?where=amount+%3E+3+%26%26+region+%3D%3D+1&properties=%7B%22amount%22%3A5%2C%22region%22%3A2%7D",
 )
 
@@ -42,7 +43,7 @@ async def test_a_page(site: Site, page: Page, path: str) -> None:
     async with program:
         for number in range(2):
             metadata = {"correlation_id": f"c-{number}"}
-            message = NewMessage("<b>a</b>", {"a": 1}, properties={"amount": 5}, metadata=metadata)
+            message = NewMessage("<b a&lt;", {"a": 1}, properties={"amount": 5}, metadata=metadata)
             await program.append("order-1", message)
         await program.run_until_idle(errors="park")
     await page.goto(site.path(path))

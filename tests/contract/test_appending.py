@@ -72,6 +72,12 @@ async def test_several_streams_all_or_nothing(both: Both) -> None:
     assert raised.value.field == "expected"
 
 
+async def test_results_come_in_the_order_of_the_streams_given(both: Both) -> None:
+    streams = ["c-1", "a-2", "b-1", "a-1"]
+    made = await both.append_many({stream: order(1) for stream in streams})
+    assert list(made) == [each.stream for each in made.values()] == streams
+
+
 REFUSED: list[tuple[str, Any, str]] = [
     ("", order(1), "stream"),
     ("-1", order(1), "stream"),
@@ -102,6 +108,18 @@ async def test_what_is_too_large(both: Both) -> None:
     assert raised.value.field == "message"
     with pytest.raises(TooLarge):
         await both.append("a" * 513, order(1))
+
+
+async def test_too_many_messages(both: Both) -> None:
+    """Nobody appends a part of them instead."""
+    half = [NewMessage("a")] * 5_001
+    for messages in ({"a-1": half, "b-1": half}, {"a-1": half * 2}):
+        with pytest.raises(TooLarge, match="10,002 of them, over the limit of 10,000 an append") as raised:
+            await both.append_many(messages)
+        assert raised.value.field == "messages"
+    with pytest.raises(TooLarge, match="10,002 of them"):
+        await both.append("a-1", half * 2)
+    assert await both.head() == 0
 
 
 NAMES = ["a-1/2", "a-%2F", "a-ä€😀", "a-?b=c&d", "a- #+", "a-..", "..", "a-\n"]

@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from contract.both import Both, order, orders
+from engine.pulling import Clock
 from milepost import (
     Checkpoint,
     ConsumerClosed,
@@ -16,18 +18,21 @@ from milepost import (
     Message,
     Milepost,
     MilepostError,
+    NewMessage,
     Park,
     Retry,
     RetryLater,
     Route,
     Skip,
     UnknownSubscription,
+    by_correlation,
 )
 from milepost.client.consumer import Consumer as RemoteConsumer
 from milepost.client.delivery import Delivery as RemoteDelivery
 from milepost.dispatch import State
 from milepost.engine.consuming.consumer import Consumer
 from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.deliveries import DeliveryInfo
 from patience import looked_at, within
 
 AnyConsumer = Consumer | RemoteConsumer
@@ -383,6 +388,44 @@ async def test_changes_while_it_runs(shipping: Both) -> None:
         assert [each.position for each in await take(consumer, 1)] == [8]
 
 
+@pytest.mark.parametrize("action", ["pause", "move", "replay"])
+async def test_what_nobody_has_begun_with_is_given_back_at_once(shipping: Both, action: str) -> None:
+    managed = shipping.manage("shipping")
+    async with a_consumer(shipping) as consumer:
+        [begun] = await take(consumer, 1)
+
+        async def arrived() -> bool:
+            return consumer.in_flight == 6
+
+        await until(arrived)
+        acting = asyncio.create_task(getattr(managed, action)(*(() if action == "pause" else (0,))))
+
+        async def alone() -> bool:
+            return consumer.in_flight == 1
+
+        await until(alone)
+        await begun.ack()
+        await acting
+        await managed.resume()
+        again = await take(consumer, 5)
+        assert {each.attempt for each in again} == {1}
+        assert {each.position for each in again} >= {2, 3, 4, 5}
+
+
+async def test_what_an_operator_takes_back(shipping: Both) -> None:
+    async with a_consumer(shipping) as consumer:
+        first, *others = await take(consumer, 6)
+        for delivery in others:
+            await delivery.ack()
+        await shipping.manage("shipping").pause(force=True)
+        with pytest.raises(Lost):
+            await first.ack()
+        await shipping.manage("shipping").resume()
+        [again] = await take(consumer, 1)
+        assert (again.position, again.attempt) == (1, 1)
+        await again.ack()
+
+
 async def test_statistics_of_all_consumers(shipping: Both) -> None:
     async with a_consumer(shipping) as consumer:
         for delivery in await take(consumer, 6):
@@ -427,3 +470,81 @@ async def test_what_has_no_consumers(mp: Milepost, both: Both) -> None:
     consumer = both.consumer("nothing")
     with pytest.raises(RuntimeError, match="inside"):
         await consumer.drain()
+
+
+class TestAnEmptyCorrelation:
+    """It counts as none: what has it belongs to its stream, and not to all else that has it."""
+
+    async def test_pinned(self, both: Both) -> None:
+        await both.create_subscription("shipping", strategy="pinned_by_correlation")
+        async with both.consumer("shipping") as first, both.consumer("shipping") as second:
+            message = NewMessage("placed", metadata={"correlation_id": ""})
+            await both.append_many({f"order-{n}": message for n in range(40)})
+
+            async def all_are_out() -> bool:
+                return first.in_flight + second.in_flight == 40
+
+            await until(all_are_out)
+            assert first.in_flight > 5
+            assert second.in_flight > 5
+
+    async def test_in_order(self, both: Both) -> None:
+        await both.create_subscription("shipping", ordered_by=by_correlation)
+        message = NewMessage("placed", metadata={"correlation_id": ""})
+        await both.append_many({"order-1": [message, message], "order-2": message})
+        async with both.consumer("shipping") as consumer:
+            taken = await take(consumer, 2)
+            assert sorted(each.message.stream for each in taken) == ["order-1", "order-2"]
+            [one] = [each for each in taken if each.message.stream == "order-1"]
+            await one.ack()
+            [next_one] = await take(consumer, 1)
+            assert (next_one.message.stream, next_one.message.version) == ("order-1", 2)
+
+
+@dataclass
+class Placed:
+    """The first version of it."""
+
+    n: int
+
+
+class TestNewerVersions:
+    """A payload of a newer version than a consumer knows waits, uncounted, for one that knows it."""
+
+    @pytest.fixture
+    async def shipping(self, both: Both) -> Both:
+        """One message of the second version, for consumers that know the first."""
+        both.message("order.placed")(Placed)
+        await both.create_subscription("shipping", retry=Retry(attempts=1))
+        await both.append("order-1", NewMessage("order.placed", {"n": 1}, metadata={"schema_version": 2}))
+        return both
+
+    async def look(self, both: Both) -> DeliveryInfo:
+        """Take it and read its payload; return what is stored of it then."""
+        async with both.consumer("shipping") as consumer:
+            delivery: Any = await anext(consumer)
+            async with delivery as message:
+                _ = message.data
+        [stored] = [each async for each in both.manage("shipping").deliveries()]
+        return stored
+
+    async def test_it_waits_for_another_consumer(self, shipping: Both, mp: Milepost) -> None:
+        stored = await self.look(shipping)
+        assert (stored.state, stored.attempts, stored.total) == (State.RETRYING, 0, 0)
+        await Clock(mp).advance(10)
+        async with shipping.consumer("shipping") as consumer:
+            # Its first attempt, by somebody who knows it.
+            again: Any = await anext(consumer)
+            assert (again.attempt, again.message.raw) == (1, '{"n": 1}')
+            await again.ack()
+        assert await states(shipping) == {}
+
+    async def test_it_is_parked_with_that_reason_after_ten_minutes(self, shipping: Both, mp: Milepost) -> None:
+        clock = Clock(mp)
+        assert (await self.look(shipping)).state is State.RETRYING
+        await clock.advance(590)
+        assert (await self.look(shipping)).state is State.RETRYING
+        await clock.advance(10)
+        stored = await self.look(shipping)
+        words = "data: Message('order.placed', 'order-1' 1, position 1) has version 2, and this program knows 1"
+        assert (stored.state, stored.attempts, stored.reason) == (State.PARKED, 0, words)

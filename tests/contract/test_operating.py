@@ -1,5 +1,6 @@
 """Operating subscriptions, by the library and over the network."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +24,7 @@ from milepost import (
     by_function,
     by_property,
 )
+from milepost.dispatch import LimitReached
 
 
 async def test_creating_with_each_option(both: Both) -> None:
@@ -84,6 +86,33 @@ async def test_if_it_exists(both: Both) -> None:
         "default/shipping",
         "other/shipping",
     ]
+
+
+async def test_one_that_is_created_paused_waits_until_it_is_resumed(both: Both) -> None:
+    await both.append("order-1", order(1))
+    jobs = await both.create_subscription("jobs", tracking="all", paused=True)
+    assert (await jobs.info()).status == "paused"
+    assert list(await both.pull("jobs")) == []
+    await jobs.resume()
+    assert [delivery.message.position for delivery in await both.pull("jobs")] == [1]
+    # That counts for a new one.
+    await both.create_subscription("jobs", tracking="all", paused=True)
+    assert (await jobs.info()).status == "running"
+    with pytest.raises(ValueError, match="pause it or resume it"):
+        await jobs.update(paused=True)
+    with pytest.raises(ValueError, match="paused: True or False is wanted"):
+        await both.create_subscription("others", paused="no")
+
+
+async def test_a_start_beyond_the_end_of_the_log_is_refused(both: Both) -> None:
+    await both.append("order-1", [order(1), order(2)])
+    with pytest.raises(InvalidMessage, match="the log ends at position 2, before 3") as raised:
+        await both.create_subscription("shipping", start=3)
+    assert raised.value.field == "start"
+    assert await both.subscriptions() == []
+    await both.create_subscription("shipping", start=2)
+    # It has begun: where it would begin does not matter any more.
+    await both.create_subscription("shipping", start=3, window=11)
 
 
 @pytest.mark.parametrize(
@@ -243,6 +272,23 @@ async def test_pausing_moving_and_replaying(mp: Milepost, both: Both) -> None:
         await invoices.info()
 
 
+async def test_what_is_out_is_taken_back_by_force(both: Both) -> None:
+    jobs = await both.create_subscription("jobs", tracking="all")
+    await orders(both, 4)
+    tasks = await both.pull("jobs", limit=2)
+    await jobs.pause(force=True)
+    assert (await both.settle(ack=tasks)).moved == ()
+    await jobs.resume()
+    again = await both.pull("jobs", limit=2)
+    assert [(each.position, each.attempt) for each in again] == [(1, 1), (2, 1)]
+    await jobs.move(2, force=True)
+    assert (await both.settle(ack=again)).moved == ()
+    assert await jobs.replay("beginning", force=True) == 0
+    await jobs.delete(force=True)
+    with pytest.raises(UnknownSubscription):
+        await jobs.info()
+
+
 async def test_reading_ones_own_writes(mp: Milepost, both: Both) -> None:
     @mp.subscription("invoices", category="order", retry=Retry(delay=3600))
     async def invoice(message: Message[Any]) -> None:
@@ -282,3 +328,26 @@ async def test_tracing(both: Both) -> None:
     assert "not reached" in [each.state for each in found] or str(found[0])
     with pytest.raises(InvalidMessage):
         await both.trace("order-0", limit=0)
+
+
+async def test_a_lane_that_reads_no_further(both: Both) -> None:
+    await both.create_subscription("shipping", max_unrouted=2, window=10)
+    await orders(both, 20)
+    shipping = both.manage("shipping")
+    async with both.consumer("shipping", where="n == 99"), asyncio.timeout(60):
+        while (info := await shipping.info()).status != "stopped":
+            await asyncio.sleep(0.02)
+        assert info.lanes[0].stopped == LimitReached(limit="max_unrouted", most=2, rows=2, filters=("n == 99",))
+        assert info.stopped == str(info.lanes[0].stopped)
+
+
+async def test_who_holds_the_horizon(both: Both, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    await both.create_subscription("shipping")
+    async with mp.log.database.connection() as holder, holder.transaction():
+        await mp.append("order-1", order(1), connection=holder)
+        info = await both.manage("shipping").info()
+        pid = holder.info.backend_pid
+    assert (info.lag.held_positions, info.lag.held_seconds > 0) == (1, True)
+    assert info.held_by is not None
+    assert (info.held_by.pid, str(info.held_by).partition(" (")[0]) == (pid, f"pid {pid}")

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 from contract.both import Both, order, orders
-from milepost import InvalidMessage, Milepost, MilepostError, NewMessage, Retry, UnknownSubscription
+from milepost import InvalidMessage, Milepost, MilepostError, NewMessage, Retry, TooLarge, UnknownSubscription
 from milepost.dispatch import State
 from support import qualified
 
@@ -121,4 +121,7 @@ async def test_what_is_refused(both: Both) -> None:
     with pytest.raises(MilepostError, match="for consumers"):
         await both.pull("consumers")
     assert (await both.settle(ack=["nonsense"])).refused == ("nonsense",)
+    assert len((await both.settle(ack=["nonsense"] * 10_000)).refused) == 10_000
+    with pytest.raises(TooLarge, match="more than 10,000 deliveries at once"):
+        await both.settle(ack=["nonsense"] * 6_000, park=["other"] * 4_001)
     assert await both.settle() == await both.settle(ack=[])

@@ -231,6 +231,31 @@ class TestCalls:
         assert [(span.parent, span.links) for span in spans] == [(None, ())] * 4
         assert len({context_of(span).trace_id for span in spans}) == 4
 
+    async def test_a_context_that_is_too_long_is_none(self, mp: Milepost, telemetry: Telemetry) -> None:
+        """Whoever may append could have each worker read it for hours."""
+
+        @mp.subscription("all", category="order", lanes=1)
+        async def handle(message: Message[Any]) -> None: ...
+
+        parent = f"00-{'1' * 32}-{'2' * 16}-01"
+        state, long = "a=1", f"a=1{' ' * 1000}b=2"
+        for metadata in (
+            {"traceparent": parent, "tracestate": state},
+            {"traceparent": parent, "tracestate": long},
+            {"traceparent": f"{parent}{' ' * 1000}"},
+        ):
+            await mp.append("order-1", NewMessage("placed", metadata=metadata))
+        await mp.run_until_idle()
+        with_state, without_state, without_any = [
+            next(iter(span.links), None) for span in telemetry.named("process order")
+        ]
+        assert with_state is not None
+        assert with_state.context.trace_state.to_header() == state
+        assert without_state is not None
+        assert without_state.context.trace_id == with_state.context.trace_id
+        assert not without_state.context.trace_state
+        assert without_any is None
+
     async def test_batches_have_links(self, mp: Milepost, telemetry: Telemetry) -> None:
         @mp.subscription("batches", category="order", batch=10, lanes=1)
         async def handle(messages: list[Message[Any]]) -> None: ...
@@ -532,6 +557,42 @@ class TestMetrics:
             assert states == {"retrying": 0, "waiting": 0, "parked": 0, "unrouted": 0}
             go_on.set()
         assert "milepost.lag.positions" not in telemetry.metrics()
+
+    async def test_who_holds_the_horizon(
+        self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
+        monkeypatch.setattr("milepost.contrib.outlook.FRESH", 0.0)
+
+        @mp.subscription("orders", category="order", lanes=1)
+        async def handle(message: Message[Any]) -> None: ...
+
+        async with mp.running(), mp.log.database.connection() as holder:
+            async with holder.transaction():
+                await mp.append("order-1", NewMessage("placed"), connection=holder)
+                found = await asyncio.to_thread(telemetry.metrics)
+                [point] = found["milepost.log.horizon.held.time"]
+            assert 0 < point.value < 60
+            assert point.attributes["messaging.milepost.horizon.holder"] == str(holder.info.backend_pid)
+            assert "milepost.log.horizon.held.time" not in await asyncio.to_thread(telemetry.metrics)
+
+    async def test_lanes_that_read_no_further(
+        self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
+
+        @mp.subscription("orders", category="order", lanes=1, max_waiting=2)
+        async def handle(message: Message[Any]) -> None:
+            raise Park("not now")
+
+        async with mp.running(), asyncio.timeout(60):
+            await mp.append("order-1", [NewMessage("placed") for _ in range(5)])
+            while (await mp.manage("orders").info()).status != "stopped":
+                await asyncio.sleep(0.02)
+            [point] = (await asyncio.to_thread(telemetry.metrics))["milepost.lanes.stopped"]
+        assert point.value == 1
+        assert point.attributes["messaging.milepost.limit"] == "max_waiting"
+        assert point.attributes["messaging.milepost.limit.cause"] == "key 'order-1'"
 
 
 async def test_two_programs_of_a_process(make_mp: MakeMilepost, telemetry: Telemetry) -> None:

@@ -1,9 +1,11 @@
 """What Prometheus collects of real programs, read as Prometheus reads it."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -102,7 +104,7 @@ async def test_everything_of_a_program(
         statuses = {
             status: value(found, "milepost_subscription_status", **of, status=status) for status in STATUSES
         }
-        assert statuses == {"running": 1, "paused": 0, "stalled": 0, "waiting": 0}
+        assert statuses == {"running": 1, "paused": 0, "stalled": 0, "stopped": 0, "waiting": 0}
         assert value(found, "milepost_log_horizon_position", group="billing") == 10
         assert value(found, "milepost_log_head_position", group="billing") == 10
         assert "milepost_log_horizon_held_seconds" not in {name for name, _ in found}
@@ -112,7 +114,32 @@ async def test_everything_of_a_program(
         assert "milepost_lag_seconds" not in {name for name, _ in after}
 
 
-STATUSES = ("running", "paused", "stalled", "waiting")
+STATUSES = ("running", "paused", "stalled", "stopped", "waiting")
+
+
+async def test_lanes_that_read_no_further(mp: Milepost) -> None:
+    """Those of one limit are one series, named by one key: there may be many keys."""
+
+    @mp.subscription("orders", category="order", lanes=4, max_waiting=2)
+    async def handle(message: Message[Any]) -> None:
+        raise Park("not now")
+
+    metrics = Metrics()
+    metrics.add(mp)
+    async with mp.running(), asyncio.timeout(60):
+        for number in range(8):
+            await mp.append(f"order-{number}", [NewMessage("placed") for _ in range(5)])
+        while (await mp.manage("orders").info()).status != "stopped":
+            await asyncio.sleep(0.02)
+        found = read(await metrics.text())
+    [(labels, lanes)] = [
+        (dict(labels), n) for (name, labels), n in found.items() if name == "milepost_lanes_stopped"
+    ]
+    assert labels.pop("cause").startswith("key 'order-")
+    assert labels == {"group": "default", "subscription": "orders", "limit": "max_waiting"}
+    assert 1 <= lanes <= 4
+    of = {"group": "default", "subscription": "orders"}
+    assert value(found, "milepost_subscription_status", **of, status="stopped") == 1
 
 
 async def test_lag_and_who_holds_the_horizon(mp: Milepost) -> None:
@@ -141,6 +168,79 @@ async def test_lag_and_who_holds_the_horizon(mp: Milepost) -> None:
         found = read(await metrics.text())
         assert value(found, "milepost_lag_positions") == 3
         go_on.set()
+
+
+class Rules:
+    """The alerts of the guide, as far as they are of the form `max by (labels) (metric{labels}) > number`."""
+
+    form = re.compile(
+        r"max by \((?P<by>[^)]*)\) \((?P<metric>\w+)(\{(?P<of>[^}]*)\})?\) (?P<sign>>|==) (?P<limit>\d+)"
+    )
+
+    def __init__(self) -> None:
+        guide = (Path(__file__).parents[2] / "docs/guides/observe.md").read_text()
+        self.rules = dict(re.findall(r"- alert: (\w+).*\n\s+expr: (.*)", guide))
+
+    def fires(self, alert: str, samples: Samples, *, later: float = 0.0) -> bool:
+        """Whether it does, if what is a time had gone on for so many seconds."""
+        match = self.form.fullmatch(self.rules[alert])
+        assert match, self.rules[alert]
+        of = dict(re.findall(r'(\w+)="([^"]*)"', match["of"] or ""))
+        found = [(labels, each) for (name, labels), each in samples.items() if name == match["metric"]]
+        for labels, _ in found:
+            assert {*match["by"].split(", "), *of} <= dict(labels).keys()
+        values = [each for labels, each in found if frozenset(of.items()) <= labels]
+        if match["metric"].endswith("_seconds"):
+            # What is 0 is not growing older.
+            values = [each + later for each in values if each]
+        limit = float(match["limit"])
+        return any(each > limit if match["sign"] == ">" else each == limit for each in values)
+
+
+async def test_the_alert_for_a_held_horizon_fires_and_the_one_for_lag_does_not(mp: Milepost) -> None:
+    @mp.subscription("orders", category="order", lanes=1)
+    async def handle(message: Message[Any]) -> None: ...
+
+    rules, metrics = Rules(), Metrics()
+    metrics.add(mp)
+    async with mp.running(), mp.log.database.connection() as holder:
+        await mp.append("order-1", NewMessage("placed"))
+        async with asyncio.timeout(60):
+            while (await mp.manage("orders").info()).lag.positions:
+                await asyncio.sleep(0.02)
+        async with holder.transaction():
+            await mp.append("order-2", NewMessage("placed"), connection=holder)
+            await mp.append("order-3", NewMessage("placed"))
+            found = read(await metrics.text())
+        after = read(await metrics.text())
+    fired = {alert for alert in rules.rules if rules.fires(alert, found, later=400)}
+    assert fired == {"MilepostHorizonHeld"}
+    assert not rules.fires("MilepostHorizonHeld", found)
+    assert not rules.fires("MilepostHorizonHeld", after, later=400)
+
+
+async def test_each_alert_of_the_guide_fires(mp: Milepost) -> None:
+    @mp.subscription("parking", category="order", lanes=1, max_waiting=1)
+    async def park(message: Message[Any]) -> None:
+        raise Park("not now")
+
+    @mp.subscription("failing", category="order", lanes=1, stall_after=1, retry=Retry(delay=600))
+    async def fail(message: Message[Any]) -> None:
+        raise ValueError
+
+    rules, metrics = Rules(), Metrics()
+    metrics.add(mp)
+    async with mp.running(), mp.log.database.connection() as holder, asyncio.timeout(60):
+        for number in range(4):
+            await mp.append(f"order-{number}", NewMessage("placed"))
+        await mp.append("order-0", [NewMessage("placed") for _ in range(3)])
+        while {info.status for info in await mp.subscriptions()} != {"stalled", "stopped"}:
+            await asyncio.sleep(0.02)
+        async with holder.transaction():
+            await mp.append("order-9", NewMessage("placed"), connection=holder)
+            found = read(await metrics.text())
+    assert {alert for alert in rules.rules if rules.fires(alert, found, later=400)} == rules.rules.keys()
+    assert len(rules.rules) == 5
 
 
 HOSTILE = ['a"b', "a\\b", "a\nb", "a\\n", "{x}", "a%sb", " a ", "é\u2028ü", "a\tb", "#", "x" * 500, '\\"\n"\\']

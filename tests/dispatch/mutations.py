@@ -56,6 +56,14 @@ MUTATIONS = (
         soon=True,
     ),
     Mutation(
+        "what is out when the order changes does not hold its key",
+        "board.py",
+        "(head is not None and head.place in _BUSY) or self.keys.strays.hold(key)",
+        "head is not None and head.place in _BUSY",
+        ("reordered",),
+        soon=True,
+    ),
+    Mutation(
         "a new message does not wait for what is stored of its key",
         "board.py",
         "                if has_rows:\n",

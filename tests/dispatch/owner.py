@@ -39,10 +39,11 @@ class Owner:
     ) -> None:
         self.now = 100.0
         self.settings = Settings(**{"retry": EVEN, **settings})
+        self.breaker = breaker or Breaker(self.settings.stall_after, self.settings.retry.delay)
         self.lane: Lane[Example] = Lane(
             self.settings,
             state or LaneState(cursor=Cursor(0), now=self.now),
-            breaker=breaker,
+            breaker=self.breaker,
             routes=routes,
             random=lambda: chance,
         )

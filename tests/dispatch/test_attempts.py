@@ -3,6 +3,7 @@
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
 from milepost.dispatch import Answer, Cursor, Retry, Row, State
+from milepost.dispatch.attempts import attempted, waiting
 
 
 def failed(owner: Owner, position: int) -> Row:
@@ -93,6 +94,18 @@ def test_a_retry_that_does_not_count_knows_no_limit() -> None:
     owner.retry(1, after=60, count=False)
     row = failed(owner, 1)
     assert (row.state, row.due, row.attempts, row.total) == ("retrying", 160, 0, 0)
+
+
+def test_who_waits_for_somebody_else_is_parked_when_its_time_is_over() -> None:
+    row = Row(position=1, key="a", state=State.RETRYING, since=100)
+    first = waiting(row, 100, 10, 600)
+    assert (first.state, first.due, first.waits_since) == ("retrying", 110, 100)
+    later = waiting(attempted(first, 695, more=0), 695, 10, 600)
+    assert (later.state, later.due, later.waits_since, later.attempts) == ("retrying", 700, 100, 0)
+    last = waiting(attempted(later, 700, more=0), 700, 10, 600)
+    assert (last.state, last.due, last.attempts) == ("parked", None, 0)
+    # An attempt means that it could be read.
+    assert attempted(later, 700).waits_since is None
 
 
 def test_what_is_given_back_goes_out_again_at_once_and_counts_nothing() -> None:

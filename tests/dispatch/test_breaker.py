@@ -20,7 +20,7 @@ def failing(stall_after: int = 3, **settings: Any) -> Owner:
 
 def test_when_the_last_attempts_all_failed_it_stalls_and_says_why() -> None:
     owner = failing()
-    assert owner.lane.stopped == "the last 3 attempts failed"
+    assert owner.breaker.stalled == "the last 3 attempts failed"
 
 
 def test_attempts_that_ended_as_parked_or_timed_out_count_too() -> None:
@@ -29,9 +29,9 @@ def test_attempts_that_ended_as_parked_or_timed_out_count_too() -> None:
     owner.next(limit=3)
     owner.park(1)
     owner.retry(2)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
     owner.lane.expire(130)
-    assert owner.lane.stopped is not None
+    assert owner.breaker.stalled is not None
 
 
 def test_a_success_in_between_starts_the_count_anew() -> None:
@@ -41,9 +41,9 @@ def test_a_success_in_between_starts_the_count_anew() -> None:
     owner.retry(1, 2)
     owner.ack(3)
     owner.retry(4, 5)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
     owner.retry(6)
-    assert owner.lane.stopped is not None
+    assert owner.breaker.stalled is not None
 
 
 def test_a_retry_that_does_not_count_is_no_failure() -> None:
@@ -51,7 +51,7 @@ def test_a_retry_that_does_not_count_is_no_failure() -> None:
     owner.fill(*many(1, 2), up_to=2)
     owner.next()
     owner.retry(1, count=False, after=5)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
 
 
 def test_more_retrying_than_allowed_stalls_at_the_next_failure() -> None:
@@ -60,9 +60,9 @@ def test_more_retrying_than_allowed_stalls_at_the_next_failure() -> None:
     owner.next(limit=3)
     owner.retry(1)
     owner.write(counts=Counts(retrying=101), streak=1)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
     owner.retry(2)
-    assert owner.lane.stopped == "101 messages are retrying, more than 100"
+    assert owner.breaker.stalled == "101 messages are retrying, more than 100"
 
 
 def test_while_stalled_nothing_is_read() -> None:
@@ -88,7 +88,7 @@ def test_the_first_success_ends_it() -> None:
     owner.now = 105
     assert owner.next() == [4]
     owner.ack(4)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
     assert owner.next() == [5, 6, 7, 8, 9, 10]
 
 
@@ -109,7 +109,7 @@ def test_an_empty_lane_that_is_stalled_reads_one_message_to_try() -> None:
 
 def test_its_state_is_the_subscriptions_and_comes_from_the_store() -> None:
     owner = Owner(state=start(stalled="the last 1,000 attempts failed", streak=1000))
-    assert owner.lane.stopped == "the last 1,000 attempts failed"
+    assert owner.breaker.stalled == "the last 1,000 attempts failed"
     owner.fill(*many(1, 1), up_to=1)
     assert owner.next() == [1]
     owner.ack(1)
@@ -121,11 +121,11 @@ def test_its_state_is_the_subscriptions_and_comes_from_the_store() -> None:
 def test_a_success_elsewhere_ends_it_here() -> None:
     owner = failing()
     owner.write(streak=3, stalled="the last 3 attempts failed")
-    assert owner.lane.stopped is not None
+    assert owner.breaker.stalled is not None
     owner.now = 105
     owner.ack(*owner.next())
     owner.write(streak=0, stalled=None)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
 
 
 def test_lanes_of_a_subscription_share_it() -> None:
@@ -137,7 +137,7 @@ def test_lanes_of_a_subscription_share_it() -> None:
     two.next(limit=1)
     one.retry(1, 2)
     two.retry(1)
-    assert one.lane.stopped is not None
+    assert one.breaker.stalled is not None
     one.now = two.now = 105
     assert (one.next(), two.next()) == ([3], [])
 

@@ -1,12 +1,13 @@
 """Order per key: only the lowest unsettled message of a key runs."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
-from milepost.dispatch import Counts, Cursor, HeldKey
+from milepost.dispatch import Counts, Cursor, HeldKey, LimitReached, Row
 
 
 def test_a_later_message_of_a_key_waits_until_the_earlier_is_settled() -> None:
@@ -194,7 +195,7 @@ def test_at_max_waiting_the_cursor_stops_and_the_key_is_named() -> None:
     assert owner.states(counts=Counts(waiting=1, retrying=1)) == {1: "retrying", 2: "waiting"}
     assert owner.lane.cursor == Cursor(2)
     assert owner.lane.exchange(owner.now) is None
-    assert owner.lane.stopped == "waiting behind others: 1 messages, some of key 'a'"
+    assert owner.lane.stopped == LimitReached(limit="max_waiting", most=1, rows=1, key="a")
 
 
 def test_when_on_park_becomes_continue_what_waited_behind_parked_messages_goes_on() -> None:
@@ -247,8 +248,74 @@ def test_when_on_park_becomes_block_what_comes_back_waits_behind_what_was_parked
 
 def test_an_order_cannot_be_changed_while_it_runs() -> None:
     owner = Owner()
-    with pytest.raises(ValueError, match="order cannot be changed"):
+    with pytest.raises(ValueError, match="`reorder`"):
         owner.lane.change(replace(owner.settings, ordered=False))
+
+
+def test_another_order_holds_for_what_is_not_out() -> None:
+    owner = Owner(ordered=False)
+    owner.fill(*many(1, 6, ("b", "a")))
+    assert owner.next(3) == [1, 2, 3]
+    reorder(owner)
+    # Of each key one or two are out.
+    assert owner.next() == []
+    owner.ack(1)
+    assert owner.next() == []
+    owner.ack(2, 3)
+    owner.write(rows=False)
+    assert owner.next() == [4, 5]
+    owner.ack(4, 5)
+    assert owner.next() == [6]
+
+
+def test_without_an_order_all_goes_out() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 4))
+    assert owner.next() == [1]
+    reorder(owner, ordered=False)
+    assert owner.next() == [2, 3, 4]
+    owner.ack(1, 2, 3, 4)
+    assert owner.lane.cursor == Cursor(4)
+
+
+def test_what_is_out_when_the_order_changes_and_comes_back_goes_before_later_ones() -> None:
+    owner = Owner(ordered=False)
+    owner.fill(*many(1, 3))
+    assert owner.next(2) == [1, 2]
+    reorder(owner)
+    owner.lane.give_back([owner.open[2], owner.open[1]])
+    owner.write(rows=False)
+    assert owner.next() == [1]
+    owner.retry(1, after=0)
+    assert owner.states(rows=True, next_due=owner.now) == {1: "retrying", 2: "waiting", 3: "waiting"}
+
+
+def test_rows_that_are_here_get_their_keys_from_the_store() -> None:
+    owner = Owner(ordered=False, state=start(2, rows=True))
+    owner.write(due=[stored(1, "retrying", key=None), stored(2, "retrying", key=None)])
+    assert owner.lane.stored_rows == {1: 1, 2: 1}
+    assert owner.next(1) == [1]
+    by_now = [stored(position, "retrying", revision=2).row for position in (1, 2)]
+    reorder(owner, rows={row.position: row for row in by_now})
+    owner.ack(1)
+    exchange = owner.exchange()
+    assert exchange.write is not None
+    assert [(move.position, move.replaces, move.row) for move in exchange.write.moves] == [(1, 2, None)]
+
+
+def test_an_order_is_not_changed_while_something_is_written() -> None:
+    owner = Owner()
+    owner.fill(*many(1, 2))
+    owner.next()
+    owner.ack(1)
+    owner.exchange()
+    with pytest.raises(ValueError, match="exchange is under way"):
+        reorder(owner, ordered=False)
+
+
+def reorder(owner: Owner, *, ordered: bool = True, rows: Mapping[int, Row] | None = None) -> None:
+    owner.settings = replace(owner.settings, ordered=ordered)
+    owner.lane.reorder(owner.settings, lambda message: message.stream if ordered else None, rows or {})
 
 
 def test_many_rows_of_a_key_are_loaded_in_parts() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dispatch.examples import Desk, Example, ready, route
 from milepost.dispatch.delivery import ASIDE, READY, Entry
-from milepost.dispatch.routes import EVERYTHING, Route
+from milepost.dispatch.routes import EVERYTHING, STRATEGIES, Route
 
 
 def names(desk: Desk, **properties: Any) -> list[str]:
@@ -396,7 +396,7 @@ def change(desk: Desk, asked: dict[str, list[Route]], what: str, name: str, want
 )
 def test_whatever_happens_all_is_handed_out_once_and_budgets_add_up(strategy: str, seed: int) -> None:
     random = Random(seed)
-    desk = Desk(strategy, lambda message: message.position * 7 % 11)
+    desk = Desk(strategy, bucket_of)
     asked: dict[str, list[Route]] = {}
     pending: dict[int, Entry[Example]] = {}
     handed: list[int] = []
@@ -408,6 +408,8 @@ def test_whatever_happens_all_is_handed_out_once_and_budgets_add_up(strategy: st
                 for name in random.sample("rstu", random.randint(0, 4))
             ]
             change(desk, asked, random.choice(["set", "set", "leave"]), str(random.randint(0, 3)), wanted)
+        if random.random() < 0.02:
+            desk.routes.share_by(random.choice(STRATEGIES), bucket_of)
         pending[position] = entry = ready(position, a=random.randint(0, 1), b=random.randint(0, 1))
         desk.push(entry)
         if version != desk.routes.version:
@@ -427,6 +429,34 @@ def test_whatever_happens_all_is_handed_out_once_and_budgets_add_up(strategy: st
     desk.push(*pending.values())
     handed += [got for got, _ in desk.hand_out()]
     assert sorted(handed) == list(range(1, 400))
+
+
+def bucket_of(message: Example) -> int:
+    return message.position * 7 % 11
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_another_strategy_holds_for_what_comes_next_and_what_is_open_stays(strategy: str) -> None:
+    desk = Desk("round_robin")
+    for name in ("one", "two"):
+        desk.routes.join(name, [route(capacity=3)])
+    entries = [ready(position, key=f"k{position}") for position in range(1, 9)]
+    desk.push(*entries[:4])
+    assert [name for _, name in desk.hand_out(2)] == ["one", "two"]
+    version = desk.routes.version
+    desk.routes.share_by(strategy, bucket_of)
+    assert desk.routes.version > version
+    assert desk.routes.clear() == entries[2:4]
+    desk.push(*entries[2:])
+    desk.hand_out()
+    assert [len(desk.routes.consumers[name].deliveries) for name in ("one", "two")] == [3, 3]
+    check_budgets(desk)
+    desk.close(*range(1, 9))
+    desk.hand_out()
+    assert not any(each.has_queued for each in desk.routes.groups)
+    moved, gone = desk.routes.changes()
+    assert (moved, len(gone)) == (list(desk.routes.groups), 1)
+    check_budgets(desk)
 
 
 def check_budgets(desk: Desk) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.examples import Example, route
 from dispatch.owner import Owner, held, start, stored
-from milepost.dispatch import Counts, Cursor, Loaded, Routes
+from milepost.dispatch import Counts, Cursor, LimitReached, Loaded, Routes
 
 
 def lane(**settings: Any) -> Owner:
@@ -186,7 +186,7 @@ def test_a_lost_consumer_is_one_failure_and_others_go_on() -> None:
     assert owner.routed() == [(position, "one") for position in range(1, 5)]
     owner.lane.join("two", [route()])
     owner.lane.lose("one", owner.now)
-    assert owner.lane.stopped is None
+    assert owner.breaker.stalled is None
     assert owner.exchange().write is not None
     owner.fill(*marked(1, first=5), up_to=5)
     assert owner.routed() == [(5, "two")]
@@ -196,11 +196,11 @@ def test_consumers_that_are_lost_one_after_the_other_stall_it() -> None:
     owner = lane(stall_after=3, ordered=False)
     owner.fill(*marked(*[1] * 4), up_to=4)
     for name in ("one", "two", "three"):
-        assert owner.lane.stopped is None
+        assert owner.breaker.stalled is None
         owner.lane.join(name, [route(capacity=1)])
         owner.routed()
         owner.lane.lose(name, owner.now)
-    assert owner.lane.stopped == "the last 3 attempts failed"
+    assert owner.breaker.stalled == "the last 3 attempts failed"
 
 
 def test_what_consumers_have_does_not_fill_the_window() -> None:
@@ -273,7 +273,7 @@ def test_at_max_unrouted_the_cursor_stops(left: int) -> None:
         assert owner.states(counts=Counts(unrouted=3)) == {1: "unrouted", 2: "unrouted"}
     assert owner.lane.exchange(owner.now) is None
     assert owner.lane.cursor.position == left
-    assert owner.lane.stopped == "unrouted: 3 messages"
+    assert owner.lane.stopped == LimitReached(limit="max_unrouted", most=3, rows=3, filters=("p == 1",))
 
 
 def test_a_suspect_that_cannot_go_out_at_once_holds_up_nobody() -> None:

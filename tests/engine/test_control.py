@@ -1,7 +1,9 @@
 """Pause, resume, move, replay, update and delete, while workers run: at once, and so that it holds."""
 
 import asyncio
-from contextlib import AsyncExitStack
+import threading
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +20,7 @@ from milepost import (
     NewMessage,
     NotConfirmed,
     Park,
+    Retry,
     Transaction,
     UnknownSubscription,
     by_function,
@@ -63,6 +66,179 @@ async def until_lanes(mp: Milepost, count: int) -> None:
     async with within(40, mp.manage("orders").info):
         while len((await mp.manage("orders").info()).lanes) != count:
             await asyncio.sleep(0.02)
+
+
+class Stuck:
+    """A program whose handler has begun with the first message, and goes on when it is told so."""
+
+    def __init__(self, mp: Milepost, **options: Any) -> None:
+        self.mp = mp
+        self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+        self.seen: list[int] = []
+
+        @mp.subscription("orders", category="order", **{"lanes": 1, **options})
+        async def handle(message: Message[Any]) -> None:
+            if message.position == 1:
+                self.begun.set()
+                await self.go_on.wait()
+            self.seen.append(message.position)
+
+    @asynccontextmanager
+    async def running(self, mp: Milepost) -> AsyncIterator[None]:
+        """It runs, and has one message of another key done."""
+        async with self.mp.running(grace=5):
+            await mp.append("order-1", NewMessage("placed"))
+            await self.begun.wait()
+            await mp.append("order-2", NewMessage("placed"))
+            await until(lambda: self.seen == [2])
+            try:
+                yield
+            finally:
+                self.go_on.set()
+
+
+class TestWhatFails:
+    """A command that is not confirmed does nothing: all workers go on."""
+
+    @pytest.mark.parametrize("command", ["move", "replay", "delete"])
+    @pytest.mark.parametrize("lanes", [1, 8])
+    async def test_others_are_handled_at_once(
+        self, mp: Milepost, make_mp: MakeMilepost, command: str, lanes: int
+    ) -> None:
+        stuck = Stuck(make_mp(), lanes=lanes)
+        async with stuck.running(mp):
+            words = () if command == "delete" else ("beginning",)
+            with pytest.raises(NotConfirmed, match="nothing was done"):
+                await getattr(mp.manage("orders"), command)(*words, timeout=0.1)
+            for n in range(2, 8):
+                await mp.append(f"order-{n}", NewMessage("placed"))
+            await until(lambda: sorted(stuck.seen) == list(range(2, 9)))
+            stuck.go_on.set()
+            await until(lambda: len(stuck.seen) == 8)
+        assert (await mp.manage("orders").info()).lag.positions == 0
+
+
+class TestWhatTakesLong:
+    """While a command waits for a handler that takes long, all others go on, in all processes."""
+
+    @pytest.mark.parametrize("command", ["move", "replay", "delete"])
+    async def test_others_are_handled_meanwhile(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: str
+    ) -> None:
+        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.05)
+        stuck, other = Stuck(make_mp(), lanes=4), Stuck(make_mp(), lanes=4)
+        async with stuck.running(mp), other.mp.running(grace=5):
+            words = () if command == "delete" else ("beginning",)
+            acting = asyncio.create_task(getattr(mp.manage("orders"), command)(*words))
+            for turn in range(1, 4):
+                await append(mp, 8)
+                await until(lambda turn=turn: len(stuck.seen) + len(other.seen) >= 1 + 7 * turn)
+                assert not acting.done()
+            stuck.go_on.set()
+            other.go_on.set()
+            await acting
+
+
+class Hung:
+    """A program whose handler hangs with the first message, in one of several ways."""
+
+    def __init__(self, mp: Milepost, kind: str) -> None:
+        self.mp = mp
+        self.seen: list[tuple[int, int]] = []
+        self.cancelled = False
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.hangs = True
+
+        def begin(message: Message[Any], context: Context) -> bool:
+            self.seen.append((message.position, context.attempt))
+            if message.position != 1 or not self.hangs:
+                return False
+            self.begun.set()
+            return True
+
+        async def hang() -> None:
+            try:
+                while not self.go_on.is_set():
+                    await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                self.cancelled = True
+                if kind == "deaf":
+                    await hang()
+                raise
+
+        async def in_a_coroutine(message: Message[Any], context: Context) -> None:
+            if begin(message, context):
+                await hang()
+
+        def in_a_thread(message: Message[Any], context: Context) -> None:
+            if begin(message, context):
+                self.go_on.wait()
+
+        async def together(messages: list[Message[Any]], context: Context) -> None:
+            if sum(begin(message, context) for message in messages):
+                await hang()
+
+        def together_in_a_thread(messages: list[Message[Any]], context: Context) -> None:
+            if sum(begin(message, context) for message in messages):
+                self.go_on.wait()
+
+        async def in_a_transaction(message: Message[Any], context: Context, tx: Transaction) -> None:
+            if begin(message, context):
+                await tx.execute("select 1")
+                await hang()
+
+        handlers: dict[str, Any] = {
+            "coroutine": in_a_coroutine,
+            "deaf": in_a_coroutine,
+            "thread": in_a_thread,
+            "batch": together,
+            "batch in a thread": together_in_a_thread,
+            "transaction": in_a_transaction,
+        }
+        mp.subscription("orders", category="order", lanes=4, retry=Retry.never)(handlers[kind])
+
+
+HUNG = ("coroutine", "deaf", "thread", "batch", "batch in a thread", "transaction")
+
+
+class TestForce:
+    """What hangs is taken back, which is no attempt; what still comes of it counts for nothing."""
+
+    @pytest.mark.parametrize("kind", HUNG)
+    async def test_a_pause(self, mp: Milepost, make_mp: MakeMilepost, kind: str) -> None:
+        hung = Hung(make_mp(), kind)
+        async with hung.mp.running(grace=5):
+            try:
+                await mp.append("order-1", NewMessage("placed"))
+                await until(hung.begun.is_set)
+                await mp.append("order-2", NewMessage("placed"))
+                await until(lambda: (2, 1) in hung.seen)
+                await mp.manage("orders").pause(force=True)
+                assert (await mp.manage("orders").info()).owners == ()
+                assert hung.cancelled == (kind not in ("thread", "batch in a thread"))
+                hung.hangs = False
+                await mp.append("order-1", NewMessage("placed"))
+                await mp.manage("orders").resume()
+                await at_rest(mp)
+            finally:
+                hung.go_on.set()
+        assert sorted(hung.seen) == [(1, 1), (1, 1), (2, 1), (3, 1)]
+        assert (await mp.manage("orders").info()).parked == 0
+
+    @pytest.mark.parametrize("kind", ["coroutine", "thread"])
+    async def test_a_move(self, mp: Milepost, make_mp: MakeMilepost, kind: str) -> None:
+        hung = Hung(make_mp(), kind)
+        async with hung.mp.running(grace=5):
+            try:
+                await mp.append("order-1", NewMessage("placed"))
+                await until(hung.begun.is_set)
+                await mp.manage("orders").move("now", force=True)
+                await mp.append("order-1", NewMessage("placed"))
+                await at_rest(mp)
+                assert hung.seen == [(1, 1), (2, 1)]
+            finally:
+                hung.go_on.set()
+        assert (await mp.manage("orders").info()).lag.positions == 0
 
 
 class TestPause:
@@ -116,6 +292,15 @@ class TestPause:
             end.set()
             await mp.manage("orders").pause()
             assert (await mp.manage("orders").info()).lanes[0].position == 1
+
+    async def test_all_go_on_at_once_when_it_is_resumed(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        stuck = Stuck(make_mp())
+        async with stuck.running(mp):
+            with pytest.raises(NotConfirmed):
+                await mp.manage("orders").pause(timeout=0.1)
+            await mp.append("order-2", NewMessage("placed"))
+            await mp.manage("orders").resume()
+            await until(lambda: stuck.seen == [2, 3])
 
     async def test_listeners_are_told(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         told: list[Event] = []
@@ -387,6 +572,7 @@ class TestReplay:
         await append(mp, 10)
         [[now]] = await mp.log.database.execute(qualified("select {}.clock()", mp), {})
         async with shop(make_mp(), seen, start=start or now) as program:
+            await program.create_declared()
             await append(mp, 10)
             await program.run_until_idle()
             orders = mp.manage("orders")
@@ -411,6 +597,7 @@ class TestReplay:
             await append(mp, 2)
             program = shop(make_mp(), seen, start="now")
             async with program:
+                await program.create_declared()
                 await connection.commit()
                 await append(mp, 1)
                 await program.run_until_idle()

@@ -1,14 +1,17 @@
 """Deliveries of a program that has run: seen, tried again, passed over."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
+import psycopg
 import pytest
 
 from milepost import MemoryProgress, Message, Milepost, MilepostError, NewMessage, Park, Retry, UnknownSubscription
 from milepost.engine import deliveries as engine_deliveries
 from milepost.engine.deliveries import DeliveryInfo
 from milepost.engine.managed import ManagedSubscription
+from milepost.progress.deliveries import Decided
 from support import MakeMilepost, qualified
 
 
@@ -65,6 +68,14 @@ async def many(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> Shop:
         await shop.append("odd", stream=f"order-{number}")
     await shop.run()
     return shop
+
+
+async def waiting_for_locks(mp: Milepost) -> int:
+    """How many statements on this schema wait for another session."""
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock'"
+    statement = f"{waiting} and position(%(schema)s in query) > 0"
+    [[found]] = await mp.log.database.execute(statement, {"schema": mp.settings["schema"].value})
+    return int(found)
 
 
 class TestLooking:
@@ -254,6 +265,61 @@ class TestSkip:
         assert await shop.run() == [3]
 
 
+class TestTwoPeople:
+    """Who decides about the same messages at the same moment: each is moved by one of both."""
+
+    @pytest.fixture(params=["handled", "pulled"])
+    async def parked(self, request: pytest.FixtureRequest, mp: Milepost) -> ManagedSubscription:
+        """Twelve parked messages."""
+        options: dict[str, Any] = {"category": "order", "retry": Retry.never}
+        if request.param == "handled":
+            shop = Shop(mp)
+        else:
+            await mp.create_subscription("invoices", tracking="all", **options)
+        for number in range(12):
+            await mp.append(f"order-{number}", NewMessage("odd"))
+        if request.param == "handled":
+            await shop.run()
+        else:
+            await mp.settle(park=await mp.pull("invoices", limit=12))
+        return mp.manage("invoices")
+
+    async def both(self, mp: Milepost, first: Awaitable[Decided], second: Awaitable[Decided]) -> list[Decided]:
+        """Both have seen the messages before either has decided; the first is first."""
+        lock = qualified('select from {}.deliveries where "position" = 12 for update', mp)
+        async with await psycopg.AsyncConnection.connect(mp.url) as connection:
+            await connection.execute(lock.encode())
+            tasks = []
+            for number, person in enumerate((first, second), 1):
+                tasks.append(asyncio.ensure_future(person))
+                while await waiting_for_locks(mp) < number:
+                    await asyncio.sleep(0.01)
+            await connection.commit()
+        return await asyncio.gather(*tasks)
+
+    @pytest.mark.parametrize("meant", [{"all": True}, {"up_to": 12}, {"positions": range(1, 13)}])
+    async def test_each_message_is_moved_by_one(
+        self, mp: Milepost, parked: ManagedSubscription, meant: dict[str, Any]
+    ) -> None:
+        retried, skipped = await self.both(mp, parked.retry(**meant), parked.skip(**meant))
+        assert (retried.moved, retried.refused) == (12, {})
+        assert (skipped.moved, sorted(skipped.refused)) == (0, list(range(1, 13)))
+        assert skipped.refused[1] == "it is retrying by now: decide again if that is still wanted"
+        assert await parked.count_deliveries(state="retrying") == 12
+
+    async def test_who_has_the_same_tried_again(self, mp: Milepost, parked: ManagedSubscription) -> None:
+        await parked.retry(all=True)
+        again: dict[str, Any] = {"all": True, "state": ["parked", "retrying"]}
+        first, second = await self.both(mp, parked.retry(**again), parked.retry(**again))
+        assert (first.moved, second.moved, len(second.refused)) == (12, 0, 12)
+
+    async def test_what_somebody_saw_parked_and_is_not_any_more(self, parked: ManagedSubscription) -> None:
+        await parked.retry([1, 2])
+        decided = await parked.skip([1, 2, 3], state="parked")
+        assert (decided.moved, sorted(decided.refused)) == (1, [1, 2])
+        assert (await parked.skip([1, 2])).moved == 2
+
+
 @pytest.mark.parametrize("verb", ["retry", "skip"])
 @pytest.mark.parametrize(
     ("words", "error", "message"),
@@ -262,7 +328,8 @@ class TestSkip:
         ({"all": True, "up_to": 3}, TypeError, "all and up_to exclude each other"),
         ({"positions": [1], "all": True}, TypeError, "positions and all exclude each other"),
         ({"limit": 5}, TypeError, "nothing says which"),
-        ({"positions": [1], "state": "parked"}, TypeError, "not with positions"),
+        ({"positions": [1], "key": "order-1"}, TypeError, "not with positions"),
+        ({"positions": [1], "state": "running"}, ValueError, "no state 'running'"),
         ({"all": True, "state": "running"}, ValueError, "no state 'running'"),
         ({"positions": ["1"]}, ValueError, "positions: a number"),
         ({"positions": [-1]}, ValueError, "positions: a number"),

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from milepost import NO_STREAM, Context, Failed, Message, Milepost, NewMessage, Retry, Skip, Transaction
+from milepost.engine import setbacks
 from milepost.engine.rows import Rows
-from milepost.engine.setbacks import MOST
 from support import MakeMilepost, qualified
 
 Write = Callable[[Message[Any], Transaction], Awaitable[None]]
@@ -504,34 +504,86 @@ async def raise_in_the_database(tx: Transaction) -> None:
 
 @pytest.mark.parametrize("batch", [None, pytest.param(3, marks=FAULTS)])
 @pytest.mark.parametrize("lose", [pytest.param(raise_by_hand, marks=FAULTS), raise_in_the_database])
-async def test_a_race_that_is_lost_every_time_is_a_failed_attempt_of_its_message(
+async def test_a_race_that_is_lost_for_minutes_is_a_failed_attempt_of_its_message(
     mp: Milepost,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
     lose: Callable[[Transaction], Awaitable[None]],
     batch: int | None,
 ) -> None:
+    monkeypatch.setattr(setbacks, "UNCOUNTED_SECONDS", 0.0)
+    await table(mp)
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 2:
+            await lose(tx)
+
+    declare(mp, write, batch, retry=Retry(attempts=2, delay=0))
+    await fill(mp, 6)
+    async with asyncio.timeout(100):
+        report = await mp.run_until_idle(errors="park")
+    assert await effects(mp) == [0, 1, 3, 4, 5]
+    [(position, state, reason)] = await states(mp)
+    assert (position, state) == (3, "parked")
+    assert reason.startswith("SerializationFailure: ")
+    # The one that it took to be alone is not counted.
+    assert report["effects"].failed == 1
+    records = [record for record in caplog.records if "lost races for more than" in record.getMessage()]
+    assert {(record.levelname, vars(record)["position"]) for record in records} == {("WARNING", 3)}
+    [info] = await mp.subscriptions()
+    assert (info.last_error or "").startswith("SerializationFailure: ")
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_a_race_that_is_lost_again_and_again_is_put_off_uncounted_and_others_go_on(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch, batch: int | None
+) -> None:
+    monkeypatch.setattr(setbacks, "TRIES_IN_PLACE", 1)
+    await table(mp)
+    loses = True
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        if message.data == 2 and loses:
+            await raise_in_the_database(tx)
+        await tx.execute(insert(mp), (message.data,))
+
+    declare(mp, write, batch, retry=Retry.never)
+    await fill(mp, 6)
+    # What is put off is not due yet.
+    report = await mp.run_until_idle()
+    assert (report["effects"].handled, report["effects"].failed) == (5, 0)
+    [delivery] = [each async for each in mp.manage("effects").deliveries()]
+    assert (delivery.position, delivery.state, delivery.attempts) == (3, "retrying", 0)
+    assert delivery.reason.startswith("SerializationFailure: ")
+    loses = False
+    is_due = "update {0}.deliveries set due = {0}.clock(), revision = revision + 1"
+    await mp.log.database.execute(qualified(is_due, mp), {})
+    assert (await mp.run_until_idle())["effects"].handled == 1
+    assert await effects(mp) == list(range(6))
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_a_lost_race_in_other_words_is_no_attempt(mp: Milepost, batch: int | None) -> None:
+    """A handler may have errors of its own for what the database says."""
     await table(mp)
     lost = 0
 
     async def write(message: Message[Any], tx: Transaction) -> None:
         nonlocal lost
         await tx.execute(insert(mp), (message.data,))
-        if message.data == 2:
+        if message.data == 2 and lost < 2:
             lost += 1
-            await lose(tx)
+            try:
+                await raise_in_the_database(tx)
+            except psycopg.Error as error:
+                raise RuntimeError("the order cannot be stored") from error
 
     declare(mp, write, batch, retry=Retry.never)
     await fill(mp, 6)
-    async with asyncio.timeout(100):
-        await mp.run_until_idle(errors="park")
-    assert await effects(mp) == [0, 1, 3, 4, 5]
-    [(position, state, reason)] = await states(mp)
-    assert (position, state) == (3, "parked")
-    assert reason.startswith("SerializationFailure")
-    # Not more than a few of them beside others.
-    assert MOST < lost < MOST + 6
-    [record] = [record for record in caplog.records if "ran for nothing" in record.getMessage()]
-    assert (record.levelname, vars(record)["position"]) == ("WARNING", 3)
+    report = await mp.run_until_idle()
+    assert (report["effects"].handled, report["effects"].failed, lost) == (6, 0, 2)
+    assert await effects(mp) == list(range(6))
 
 
 async def close(tx: Transaction) -> None:

@@ -33,6 +33,8 @@ class FailsFirst:
         self.beats_again.set()
         return True
 
+    async def change_lease(self, lease: float) -> None: ...
+
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         return {}
 

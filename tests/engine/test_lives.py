@@ -198,6 +198,7 @@ class TestHandlers:
                     await until(lambda: len(seen) == 1, 60)
                     await self.handles_what_is_new(mp, make_mp, server, seen)
             else:
+                await mp.create_declared()
                 await self.handles_what_is_new(mp, make_mp, server, seen)
 
     async def handles_what_is_new(self, mp: Milepost, make_mp: MakeMilepost, server: Lossy, seen: Seen) -> None:

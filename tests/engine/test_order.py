@@ -130,6 +130,9 @@ def test_a_long_value_is_hashed() -> None:
     [
         ({"correlation_id": "c-1"}, '"c-1"'),
         ({"correlation_id": 5}, "5"),
+        ({"correlation_id": 0}, "0"),
+        ({"correlation_id": ""}, "stream order-1"),
+        ({"correlation_id": True}, "stream order-1"),
         ({"correlation_id": None}, "stream order-1"),
         ({"correlation_id": {"a": 1}}, "stream order-1"),
         ({"correlation_id": 1.5}, "stream order-1"),

@@ -1,5 +1,6 @@
 """Providers: what is refused when they are declared, and what when the program starts."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 
 from engine.shop import Clock, Mailer, Placed, Session, subscriptions
+from milepost import NewMessage
 from milepost.engine.context import Context
 from milepost.engine.transaction import Transaction
 from milepost.log.message import Message
+from support import MakeMilepost
 
 
 def test_a_provider_that_is_missing_is_refused_at_the_start() -> None:
@@ -188,3 +191,42 @@ def test_what_is_no_provider_is_refused_when_declared(provider: Any, problem: st
 
 def test_the_function_stays_as_it_is() -> None:
     assert subscriptions().provide(lambda_clock) is lambda_clock
+
+
+def test_opening_a_program_refuses_a_parameter_that_nobody_provides(make_mp: MakeMilepost) -> None:
+    mp = make_mp()
+
+    @mp.subscription("invoices")
+    async def handler(message: Message[Any], session: Session) -> None: ...
+
+    async def append() -> None:
+        async with mp:
+            await mp.append("order-1", NewMessage("placed"))
+
+    missing = "handler .*, parameter 'session': nobody provides Session"
+    with pytest.raises(TypeError, match=missing):
+        asyncio.run(append())
+    with pytest.raises(TypeError, match=missing):
+        mp.sync.append("order-1", NewMessage("placed"))
+
+    @mp.provide
+    def session() -> Session:
+        return Session()
+
+    asyncio.run(append())
+    with mp.sync as sync:
+        assert sync.head() == 1
+
+
+async def test_opening_a_program_leaves_subscriptions_alone_that_have_no_handler_yet(
+    make_mp: MakeMilepost,
+) -> None:
+    mp = make_mp()
+    invoices = mp.subscription("invoices")
+    async with mp:
+
+        @invoices.on
+        async def handler(message: Message[Any], session: Session) -> None: ...
+
+        with pytest.raises(TypeError, match="nobody provides Session"):
+            await mp.run_until_idle()

@@ -272,6 +272,24 @@ class TestSql:
         cursor = await connection.execute(qualified("select moved, refused from {}.settle()", mp).encode())
         assert await cursor.fetchone() == (0, [])
 
+    @pytest.mark.parametrize(
+        ("argument", "problem"),
+        [
+            (
+                "after => '-1 second'",
+                "after: an interval from 0 seconds to .* is wanted, not -00:00:01",
+            ),
+            ("after => '101 years'", "after: .* not 101 years"),
+            ("timeout => '0'", "timeout: an interval of more than 0 seconds .* is wanted, not 00:00:00"),
+            ("timeout => '101 years'", "timeout: .* not 101 years"),
+        ],
+    )
+    async def test_a_time_that_there_is_not(
+        self, mp: Milepost, connection: Connection, argument: str, problem: str
+    ) -> None:
+        with pytest.raises(psycopg.errors.InvalidParameterValue, match=problem):
+            await connection.execute(qualified(f"select {{}}.settle({argument})", mp).encode())
+
     async def test_one_token_with_two_outcomes(self, mp: Milepost, connection: Connection) -> None:
         token = "1-1-" + "0" * 32
         statement = qualified("select {}.settle(ack => array[%s, %s], skip => array[%s])", mp).encode()

@@ -8,7 +8,7 @@ from milepost.engine.transaction import CannotAppend
 
 
 async def test_an_append_that_is_refused_is_told_also_where_the_handler_hides_it(mp: Milepost) -> None:
-    async with Rehearsal.on(mp.log.database, None) as rehearsal:
+    async with Rehearsal.on(mp.log.database, None, "read committed") as rehearsal:
         with suppress(CannotAppend):
             await rehearsal.transaction.append("receipt-1", NewMessage("due"))
         assert isinstance(await rehearsal.conclude(None), CannotAppend)

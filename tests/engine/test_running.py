@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from milepost.engine.context import Context
 from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
 from milepost.engine.report import Tally
 from milepost.engine.slots import Slot
+from milepost.errors import MilepostError
 from support import MakeMilepost, qualified
 
 SOON = Retry(attempts=3, delay=0.01, jitter=0)
@@ -375,7 +377,7 @@ async def test_what_a_handler_waits_for_and_is_cancelled_is_its_failure(mp: Mile
     assert report["cancelled"].parked == 40
 
 
-@pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, SystemExit])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, GeneratorExit])
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_whatever_a_plain_handler_raises_is_its_failure(
     mp: Milepost, error: type[BaseException], batch: int | None
@@ -521,29 +523,6 @@ async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(
         finally:
             may_end.set()
     assert began[2:] == [("order-1", 1, 2), ("order-1", 2, 1)]
-
-
-async def test_now_is_when_the_program_opens(make_mp: MakeMilepost) -> None:
-    seen: list[Any] = []
-
-    def program() -> Milepost:
-        made = make_mp()
-
-        @made.subscription("live", category="order", start="now")
-        async def handle(message: Message[Any]) -> None:
-            seen.append(message.data)
-
-        return made
-
-    async with make_mp() as log:
-        await log.append("order-1", NewMessage("placed", "before"))
-        async with program():
-            pass
-        await log.append("order-1", NewMessage("placed", "between"))
-        async with program():
-            await log.append("order-1", NewMessage("placed", "after"))
-        await program().run_until_idle()
-    assert seen == ["between", "after"]
 
 
 async def test_new_messages_are_handled_as_they_come(mp: Milepost) -> None:
@@ -693,3 +672,11 @@ async def test_an_error_whose_text_cannot_be_had_is_a_failure_as_any_other(mp: M
     for name in report:
         parked = [delivery async for delivery in mp.manage(name).deliveries()]
         assert [delivery.reason for delivery in parked] == ["Mute, whose text cannot be had: KeyError"]
+
+
+@pytest.mark.parametrize("run", [lambda mp: asyncio.run(mp.run()), lambda mp: mp.sync.run()])
+async def test_run_in_a_thread_points_to_running(make_mp: MakeMilepost, run: Callable[[Milepost], None]) -> None:
+    """Only the main thread receives signals: elsewhere nothing could end it."""
+    own = make_mp()
+    with pytest.raises(MilepostError, match=r"async with mp\.running\(\)"):
+        await asyncio.to_thread(run, own)

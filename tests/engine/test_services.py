@@ -471,21 +471,6 @@ async def test_what_was_remembered_of_the_log_long_ago_goes(make_mp: MakeMilepos
         assert not {*await rows_in(second_url, mp, horizons)} & {*before[:-1]}
 
 
-async def test_a_start_beyond_the_log_is_no_sign_of_that(make_mp: MakeMilepost, second_url: str) -> None:
-    mp = make_mp(progress=second_url)
-    seen = []
-
-    @mp.subscription("later", category="order", start=15)
-    async def handle(message: Message[Any]) -> None:
-        seen.append(message.position)
-
-    for _ in range(2):
-        async with mp:
-            await fill(mp, 10)
-            await mp.run_until_idle()
-    assert sorted(seen) == [16, 17, 18, 19, 20]
-
-
 @pytest.mark.parametrize("appended", [0, 20], ids=["behind", "grown again"])
 async def test_a_log_that_went_back_is_noticed_while_a_program_runs(
     make_mp: MakeMilepost, second_url: str, appended: int

@@ -65,7 +65,7 @@ def test_an_error_of_the_block(mp: Milepost, handled: "Queue[Any]") -> None:
 def test_an_error_that_ended_the_work_is_raised_at_the_end(
     mp: Milepost, handled: "Queue[Any]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(sharing: object, pause: float) -> None:
+    async def broken(sharing: object) -> None:
         handled.put("broken")
         raise ZeroDivisionError
 

@@ -115,6 +115,39 @@ def test_two_classes_of_one_name_are_refused() -> None:
         mp.message("order.placed")(Paid)
 
 
+def test_one_class_of_two_names_is_refused() -> None:
+    mp = Milepost("postgresql://nowhere")
+    mp.message("order.placed")(Placed)
+    words = (
+        r"^Placed is registered as 'order\.placed' already: .*\('order\.placed', aliases=\['order\.created'\]\)"
+    )
+    for options in ({}, {"aliases": ["order.placed"]}, {"version": 2}):
+        with pytest.raises(ValueError, match=words):
+            mp.message("order.created", **options)(Placed)
+    # The same again, as when a module is imported twice, is no other name.
+    mp.message("order.placed", aliases=["order.created"])(Placed)
+
+
+async def test_the_aliases_reach_the_handler_of_the_class(mp: Milepost) -> None:
+    mp.message("order.placed", aliases=["order.created"])(Placed)
+    seen: list[int] = []
+
+    @mp.subscription("orders")
+    async def handle(event: Placed) -> None:
+        seen.append(event.order)
+
+    old = NewMessage("order.created", {"order": 1, "amount": 2})
+    await mp.append("order-1", [old, Placed(2, 2)])
+    await mp.run_until_idle()
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("names", [{"name": "order.*"}, {"name": "a>b"}, {"name": "a", "aliases": [">"]}])
+def test_a_type_that_would_be_a_pattern_is_refused(names: dict[str, Any]) -> None:
+    with pytest.raises(InvalidMessage, match=r"^type: '.*' has \* or >"):
+        Milepost("postgresql://nowhere").message(**names)(Placed)
+
+
 def test_a_declared_property_that_the_class_does_not_have() -> None:
     with pytest.raises(ValueError, match="no such field"):
         Milepost("postgresql://nowhere").message(properties=["amuont"])(Placed)

@@ -1,5 +1,6 @@
 """Appending in SQL, `milepost.append(...)` and `append_messages(...)`: from psql, a trigger, another language."""
 
+import re
 import subprocess
 from collections.abc import Iterator
 from typing import Any
@@ -166,6 +167,10 @@ INVALID_PROPERTIES: list[Any] = [
 def test_invalid_messages_are_refused(mp: Milepost, session: Session) -> None:
     cases = [
         *((message, "type: 1 to 512 bytes are wanted") for message in INVALID_TYPES),
+        *(
+            ({"type": name}, f"type: '{re.escape(name)}' has \\* or >, which stand")
+            for name in ("a.*", "a>b", ">")
+        ),
         *(({"type": "a", "metadata": m}, "metadata: a JSON object is wanted") for m in INVALID_METADATA),
         *(({"type": "a", "properties": p}, "properties: at most 255 flat integers") for p in INVALID_PROPERTIES),
     ]

@@ -4,12 +4,14 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import Any, assert_type
 
@@ -26,6 +28,7 @@ from milepost import (
     NewMessage,
     Unavailable,
     WrongVersion,
+    bridge,
 )
 from milepost.progress.nodes import Node
 from milepost.sync import SyncMilepost
@@ -453,17 +456,27 @@ class Interrupted(BaseException):
     """What the handler of a signal raises."""
 
 
-def test_a_signal_that_another_thread_was_given_ends_the_wait(sync: SyncMilepost) -> None:
-    """The system gives a process's signal to any thread; its handler runs in the main one, which waits."""
+@contextmanager
+def interrupted_through_another_thread() -> Iterator[None]:
+    """Raise `Interrupted` where the main thread waits in the block.
+
+    The signal is given to another thread of the process, as the system may do. Its handler runs in the main one.
+    """
     main = threading.main_thread().ident
     assert main is not None
+    is_over = threading.Event()
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
 
     def waits() -> bool:
         frame = sys._current_frames().get(main)
-        return frame is not None and frame.f_code.co_filename == threading.__file__
+        is_asleep = frame is not None and (
+            frame.f_code.co_filename == threading.__file__ or frame.f_code.co_name == "_held"
+        )
+        while frame is not None and frame.f_code.co_filename != bridge.__file__:
+            frame = frame.f_back
+        return is_over.is_set() or (is_asleep and frame is not None)
 
     def give_it_to_this_thread() -> None:
         until(waits)
@@ -473,12 +486,100 @@ def test_a_signal_that_another_thread_was_given_ends_the_wait(sync: SyncMilepost
     before = signal.signal(signal.SIGUSR1, interrupt)
     other = threading.Thread(target=give_it_to_this_thread)
     try:
-        with sync, pytest.raises(Interrupted):
+        with pytest.raises(Interrupted):
             other.start()
-            next(sync.follow(after=NOW))
+            yield
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        is_over.set()
         other.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_signal_ends_the_wait_for_a_message(sync: SyncMilepost) -> None:
+    following = sync.follow(after=NOW)
+    with sync, interrupted_through_another_thread():
+        next(following)
+
+
+def test_a_signal_ends_the_wait_for_handlers(make_mp: MakeMilepost) -> None:
+    mp = make_mp()
+
+    @mp.subscription("endless")
+    async def wait_for_ever(message: Message[Any]) -> None:
+        await asyncio.Event().wait()
+
+    with mp.sync as sync:
+        sync.append("order-1", M)
+        with interrupted_through_another_thread():
+            sync.run_until_idle()
+        assert sync.last("order-1") == 1
+
+
+def test_a_signal_ends_the_wait_for_the_end_of_a_block(make_mp: MakeMilepost) -> None:
+    mp = make_mp()
+    begun = threading.Event()
+
+    @mp.subscription("endless", timeout=1000)
+    async def wait_for_ever(message: Message[Any]) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with mp.sync as sync:
+        sync.append("order-1", M)
+        with ExitStack() as stack:
+            stack.enter_context(sync.running(grace=1000))
+            assert begun.wait(40)
+            with interrupted_through_another_thread():
+                stack.close()
+
+
+def test_a_signal_ends_the_wait_for_a_delivery(sync: SyncMilepost) -> None:
+    sync.create_subscription("shipping")
+    with sync, ExitStack() as stack:
+        consumer = stack.enter_context(sync.consumer("shipping"))
+        with interrupted_through_another_thread():
+            next(iter(consumer))
+
+
+def test_a_signal_ends_the_wait_of_a_managed_subscription(sync: SyncMilepost) -> None:
+    sync.create_subscription("shipping")
+    appended = sync.append("order-1", M)
+    with sync, interrupted_through_another_thread():
+        sync.manage("shipping").caught_up(appended, timeout=1000)
+
+
+@pytest.fixture
+def silent_url() -> Iterator[str]:
+    """The address of a server that takes connections and says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=1000"
+
+
+def test_a_signal_ends_the_wait_for_a_server(make_mp: MakeMilepost, silent_url: str) -> None:
+    sync = make_mp(url=silent_url).sync
+    with interrupted_through_another_thread():
+        sync.head()
+    assert own_threads() == 0
+
+
+def test_a_signal_ends_the_wait_for_another_thread_that_opens(
+    make_mp: MakeMilepost, threads: ThreadPoolExecutor
+) -> None:
+    """What the main thread waits for is a lock that the other one holds meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=1000"
+        sync = make_mp(url=url).sync
+        opening = threads.submit(sync.head)
+        server, _ = silent.accept()
+        for _ in range(2):
+            with interrupted_through_another_thread():
+                sync.head()
+        with interrupted_through_another_thread():
+            sync.close()
+        assert not opening.done()
+    server.close()
+    with pytest.raises(Unavailable):
+        opening.result()
 
 
 def test_a_forked_process_opens_for_itself(start: Callable[[str], subprocess.Popen[str]]) -> None:

@@ -78,9 +78,9 @@ STORAGE = (
     ),
     Mutation(
         "cursors that are written together are not compared with who has the lane",
-        "progress/queries/write_cursors.sql",
-        "and c.revision = g.revision and c.epoch = g.epoch",
-        "and c.revision = g.revision",
+        PROGRESS,
+        "        where c.epoch = g.epoch\n        order by",
+        "        order by",
         ("progress/test_postgresql.py::TestRevisions::test_a_revision_that_comes_again_with_another_owner",),
     ),
     Mutation(
@@ -92,9 +92,9 @@ STORAGE = (
     ),
     Mutation(
         "of cursors that are written together those of another life are written too",
-        "progress/queries/write_cursors.sql",
-        '    where g.life = (select l.token from :"schema".server_life l)\n',
-        "",
+        PROGRESS,
+        "        where g.life = present and (sees_now",
+        "        where (sees_now",
         ("progress/test_lives.py::test_of_lanes_that_are_written_together_those_of_another_life_are_missing",),
     ),
     Mutation(
@@ -128,10 +128,9 @@ STORAGE = (
     Mutation(
         "one message is given to two who pull",
         PULLING,
-        "        where d.subscription = claim_ready.subscription and d.state = 'waiting' and "
-        'd.head and d."position" <= up_to\n',
-        "        where d.subscription = claim_ready.subscription and d.state in ('waiting', "
-        "'running') and d.head and d.\"position\" <= up_to\n",
+        "d.lane between 0 and 0 and d.state = 'waiting' and d.head\n          and d.\"position\" <= up_to\n",
+        "d.lane between 0 and 0 and d.state in ('waiting', 'running') and d.head\n"
+        '          and d."position" <= up_to\n',
         ("progress/test_pulling.py::TestConverting::test_a_loser_only_claims",),
     ),
     Mutation(

@@ -7,7 +7,7 @@ import pytest
 
 from milepost.progress.advisory import AdvisoryMembership
 from milepost.progress.memory_leases import MemoryLeases
-from milepost.progress.protocol import Home
+from milepost.progress.protocol import Home, Membership
 from progress.crews import LEASE, AdvisoryCrew, Crew, PostgresCrew
 from progress.keepers import PostgresKeeper
 
@@ -112,6 +112,22 @@ async def test_workers_that_balance_at_once(crew: Crew) -> None:
         check_even(crew, subscription, lanes)
 
 
+async def test_another_lease_holds_from_now_on_and_the_lanes_stay(crew: Crew) -> None:
+    one, other = await crew.hire(), await crew.hire()
+    await crew.settle({1: 4})
+    await one.leases.change_lease(10 * LEASE)
+    await other.leases.change_lease(LEASE / 4)
+    await crew.settle({1: 4})
+    check_even(crew, 1, 4)
+    if isinstance(crew, AdvisoryCrew):
+        assert await idle_session_timeout(one.leases) == "400s"
+        return
+    await crew.advance(LEASE / 2)
+    assert not await other.leases.beat()
+    await crew.advance(8 * LEASE)
+    assert await one.leases.beat()
+
+
 async def test_leases_in_memory_need_no_database() -> None:
     membership = await MemoryLeases().admit("w", "g", LEASE, Home("", ""))
     assert await membership.beat()
@@ -166,11 +182,16 @@ async def test_after_a_crash_of_the_server_workers_share_lanes_out_again_at_once
 async def test_the_server_ends_the_session_of_a_worker_that_does_not_beat(postgres: PostgresKeeper) -> None:
     crew = AdvisoryCrew(postgres)
     worker = await crew.hire()
-    assert isinstance(worker.leases, AdvisoryMembership)
-    assert worker.leases._connection is not None
-    cursor = await worker.leases._connection.execute("show idle_session_timeout")
-    assert await cursor.fetchone() == ("40s",)
+    assert await idle_session_timeout(worker.leases) == "40s"
     await crew.close()
+
+
+async def idle_session_timeout(membership: Membership) -> str:
+    assert isinstance(membership, AdvisoryMembership)
+    assert membership._connection is not None
+    cursor = await membership._connection.execute("show idle_session_timeout")
+    [found] = await cursor.fetchone() or ("",)
+    return str(found)
 
 
 async def test_one_statement_balances_a_hundred_subscriptions(postgres: PostgresKeeper) -> None:

@@ -373,7 +373,9 @@ class TestCosts:
         plan = found[0][0]["Plan"]
         return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
 
-    def parameters(self, owner: Owner, moves: list[dict[str, Any]] | None, **question: Any) -> dict[str, Any]:
+    def parameters(
+        self, owner: Owner, moves: list[dict[str, Any]] | None, *, keep_done: float | None = None, **question: Any
+    ) -> dict[str, Any]:
         held = owner.held
         ask = msgspec.json.encode(asking(**question)).decode() if question else None
         return {
@@ -386,6 +388,7 @@ class TestCosts:
             "position": 1,
             "ahead": [],
             "moves": None if moves is None else msgspec.json.encode(moves).decode(),
+            "keep_done": keep_done,
             "succeeded": 0,
             "failed": 0,
             "released": False,
@@ -443,6 +446,7 @@ class TestCosts:
             (exchange, None, {"unrouted_after": 0, "unrouted_limit": 10}, 60),
             (exchange, None, {"unrouted_after": 0, "unrouted_limit": 10, "routes": frozenset({"q"})}, 60),
             (exchange, moves, {}, 120),
+            (exchange, moves, {"keep_done": 60}, 120),
             (cursor, moves, {}, 40),
         ]
         async with await psycopg.AsyncConnection.connect(postgres.url) as connection:
@@ -476,7 +480,11 @@ class TestCosts:
             await self.fill(connection, postgres.schema, other.subscription, count)
             await connection.execute(postgres.qualified("analyze {}.deliveries"))
             statement = progress._statements.get("write_cursors")
-            assert await self.blocks(connection, statement, self.parameters(owner, [])) <= 60
+            for _ in range(2):
+                # The first makes the plan, for which it reads the catalog.
+                async with connection.transaction(force_rollback=True):
+                    blocks = await self.blocks(connection, statement, self.parameters(owner, []))
+            assert blocks <= 60
 
     async def test_how_one_stands_beside_some_rows(self, postgres: PostgresKeeper, owner: Owner) -> None:
         await self.look_beside(postgres, owner, 10_000, revisions=200)

@@ -39,6 +39,12 @@ class TestDeclare:
         held = await keeper.progress.take(opened.id, [2, 0, 1])
         assert [(one.lane, one.state.cursor) for one in held] == [(0, start), (1, start), (2, start)]
 
+    async def test_one_that_is_new_may_begin_paused(self, keeper: Keeper) -> None:
+        found = await keeper.progress.declare([definition("a", paused=True), definition("b")])
+        assert [one.status for one in found] == ["paused", "running"]
+        found = await keeper.progress.declare([definition("a"), definition("b", paused=True)])
+        assert [one.status for one in found] == ["paused", "running"]
+
     async def test_what_is_known_is_told_in_the_order_of_the_question(self, keeper: Keeper) -> None:
         first = await keeper.progress.declare([definition("b"), definition("a"), definition("b", group="h")])
         again = await keeper.progress.declare([definition("b"), definition("a"), definition("b", group="h")])

@@ -269,7 +269,8 @@ class TestHeads:
         assert taken(await table.pull(executor=_executor(connection))) == [2]
         decision = asyncio.create_task(
             table.keeper.run(
-                "select * from {}.decide(%(id)s, array[1]::bigint[], 'retrying', array['parked'], true)",
+                "select * from {}.decide(%(id)s, array[1], array[null], array[null]::bigint[], 'retrying', "
+                "array['parked'], true)",
                 id=table.id,
             )
         )

@@ -32,15 +32,19 @@ def twins(request: pytest.FixtureRequest, schema: str, monkeypatch: pytest.Monke
         runner.run(keeper.close())
 
 
+KINDS = [kind for kind in LASTING if kind != "reordered"]
+"""Only subscriptions with consumers get another order while they run, and they are no part of `Progress`."""
+
+
 @pytest.mark.usefixtures("twins")
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_same_schedule_gives_the_same_answers(kind: str) -> None:
     compare(kind, range(SEEDS))
 
 
 @pytest.mark.shard("simulation")
 @pytest.mark.usefixtures("twins")
-@pytest.mark.parametrize("kind", LASTING)
+@pytest.mark.parametrize("kind", KINDS)
 def test_more_schedules_give_the_same_answers(kind: str) -> None:
     compare(kind, range(SEEDS, MORE_SEEDS))
 

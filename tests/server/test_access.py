@@ -3,12 +3,13 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import psycopg
 import pytest
 
-from milepost import Milepost, MilepostError
+from milepost import InvalidMessage, Milepost, MilepostError
 from milepost.log.database import driver
 from milepost.server import create_app
 from milepost.server.access import doorkeeper
@@ -18,7 +19,7 @@ from milepost.server.access.secret import hashed, make_secret
 from milepost.server.access.tokens import Tokens
 from milepost.server.problems import FORBIDDEN, TOO_MANY_ATTEMPTS, UNAUTHENTICATED, UNAVAILABLE
 from server.answers import done, problem
-from support import MakeMilepost, qualified
+from support import MakeMilepost, expire_token, qualified
 
 
 @pytest.fixture
@@ -248,6 +249,53 @@ class TestTokens:
         assert not any(
             secret in line for line in [*told, answer.text] for secret in (token, "mp_wrong_and_secret")
         )
+
+
+class TestExpiry:
+    async def test_one_that_has_expired_opens_nothing(
+        self, mp: Milepost, tokens: Tokens, guarded: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
+        short = bearer(await tokens.make("short", {Role.READ}, expires=timedelta(hours=1)))
+        long = bearer(await tokens.make("long", {Role.READ}, expires=timedelta(days=30)))
+        endless = bearer(await tokens.make("endless", {Role.READ}))
+        for each in (short, long, endless):
+            done(await guarded.get("/v1/head", headers=each))
+        later = "create or replace function {}.clock() returns timestamptz language sql volatile parallel safe "
+        later += "as $$ select clock_timestamp() + interval '61 minutes' $$"
+        await mp.log.database.execute(qualified(later, mp), {})
+        problem(await guarded.get("/v1/head", headers=short), UNAUTHENTICATED, "expired")
+        for each in (long, endless):
+            done(await guarded.get("/v1/head", headers=each))
+        assert {each.name: each.in_force for each in await tokens.all()} == {
+            "endless": True,
+            "long": True,
+            "short": False,
+        }
+
+    async def test_when(self, mp: Milepost, tokens: Tokens) -> None:
+        """Whatever clock this program has, the database's says when."""
+        [(now,)] = await mp.log.database.execute(qualified("select {}.clock()", mp), {})
+        await tokens.make("at", {Role.READ}, expires=now + timedelta(hours=1))
+        await tokens.make("after", {Role.READ}, expires=timedelta(days=30))
+        await tokens.make("never", {Role.READ})
+        found = {each.name: each.expires for each in await tokens.all()}
+        assert found["at"] == now + timedelta(hours=1)
+        assert found["after"] is not None
+        assert timedelta(days=30) <= found["after"] - now < timedelta(days=30, hours=1)
+        assert found["never"] is None
+        for wrong in (now, timedelta(0), timedelta(seconds=-1), timedelta.max, datetime.max.replace(tzinfo=UTC)):
+            with pytest.raises(InvalidMessage, match="expires: must be later than now and within 100 years"):
+                await tokens.make("wrong", {Role.READ}, expires=wrong)
+        assert len(await tokens.all()) == 3
+
+    async def test_the_name_of_an_expired_one_may_be_given_again(self, mp: Milepost, tokens: Tokens) -> None:
+        await tokens.make("shop", {Role.READ})
+        await expire_token(mp, "shop")
+        await tokens.make("shop", {Role.APPEND})
+        [old, new] = await tokens.all()
+        assert (old.in_force, old.revoked) == (False, old.expires)
+        assert (new.in_force, new.roles, new.expires) == (True, ("append",), None)
 
 
 class TestAttempts:

@@ -93,7 +93,7 @@ class TestDeciding:
             ({"all": True, "up_to": 3}, "exactly one"),
             ({"all": True, "limit": 10_001}, "from 0 to 10,000"),
             ({"all": True, "limit": -1}, "from 0 to 10,000"),
-            ({"positions": [1], "state": ["parked"]}, "go with all"),
+            ({"positions": [1], "state": ["running"]}, "takes no state"),
             ({"positions": [1], "key": "order-0"}, "go with all"),
             ({"positions": [-1]}, "a number from 0 on"),
             ({"positions": [2**64]}, "a number from 0 on"),

@@ -103,7 +103,7 @@ def bodies(schema: Schema, schemas: Mapping[str, Schema], depth: int = NESTED) -
     yield HERE
     if not depth:
         return
-    for option in schema.get("oneOf", ()):
+    for option in schema.get("oneOf") or schema.get("anyOf") or ():
         yield from bodies(option, schemas, depth)
     if "items" in schema:
         yield from ([each] for each in bodies(schema["items"], schemas, depth - 1))
@@ -124,8 +124,8 @@ def _resolved(schema: Schema, schemas: Mapping[str, Schema]) -> Schema:
 def _sample(schema: Schema, schemas: Mapping[str, Schema]) -> Any:
     """The smallest value that a schema allows."""
     schema = _resolved(schema, schemas)
-    if "oneOf" in schema:
-        return _sample(schema["oneOf"][0], schemas)
+    if options := schema.get("oneOf", schema.get("anyOf")):
+        return _sample(options[0], schemas)
     if "enum" in schema:
         return schema["enum"][0]
     match schema.get("type"):
@@ -177,7 +177,7 @@ async def test_is_refused_or_taken_as_what_it_is(
             address, _ = next(addresses(path, operation, value))
             _check(operation, await _send(client, method, address, {}, content))
             sent += 1
-    assert sent > 300
+    assert sent > 250
     assert _tables(database_url, schema) == tables
     assert [message.data async for message in emails.read("order-1", limit=3)] == [{"n": n} for n in range(3)]
 

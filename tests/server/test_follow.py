@@ -18,6 +18,7 @@ from server.answers import problem
 from server.followers import following
 from server.process import StartServer
 from server.websocket.conftest import Serve
+from support import expire_token
 
 
 def positions(messages: list[dict[str, Any]]) -> list[int]:
@@ -95,8 +96,9 @@ async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
                 pass
 
 
+@pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_token_that_is_revoked_ends_it(
-    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
+    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(http_following, "LOOK", 0.05)
     monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
@@ -106,7 +108,7 @@ async def test_a_token_that_is_revoked_ends_it(
     async with (await serve(access="tokens")).client(headers={"authorization": f"Bearer {secret}"}) as client:
         async with following(client) as events:
             await events.messages(1)
-            await tokens.revoke("shop")
+            await (tokens.revoke("shop") if how == "revoked" else expire_token(mp, "shop"))
             async with asyncio.timeout(60):
                 last = await events.next()
             assert last["event"] == "problem"

@@ -5,7 +5,7 @@ import asyncio
 import httpx
 import pytest
 
-from milepost import Milepost, Unavailable
+from milepost import Milepost, NewMessage, Unavailable
 from milepost.server import Server
 from milepost.server.http import health
 from server.answers import done
@@ -18,6 +18,26 @@ async def test_healthy(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatc
         assert done(await client.get(path)) == {"status": "ok", "reasons": []}
         answer = await client.head(path)
         assert (answer.status_code, answer.content) == (200, b"")
+
+
+async def test_who_holds_the_horizon_is_told_and_it_is_ready(
+    mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "PATIENCE", 60)
+    monkeypatch.setattr(health, "FRESH", 0.0)
+    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    async with mp.log.database.connection() as holder:
+        async with holder.transaction():
+            await mp.append("order-1", NewMessage("placed"), connection=holder)
+            await mp.append("order-2", NewMessage("placed"))
+            answer = await client.get("/readyz")
+        assert answer.status_code == 200
+        body = answer.json()
+        seconds = body["horizon"].pop("held_seconds")
+        assert 0 < seconds < 60
+        held = {"held_positions": 2, "held_by": f"pid {holder.info.backend_pid}"}
+        assert body == {"status": "ok", "reasons": [], "horizon": held}
+    assert done(await client.get("/readyz")) == {"status": "ok", "reasons": []}
 
 
 async def test_not_ready_without_the_database(

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from milepost import Milepost
+from milepost.names import is_loopback
 from milepost.server import create_app
-from milepost.server.hosts import is_loopback
 from milepost.server.problems import NOT_LOCAL, WRONG_HOST
 from server.answers import done, problem
 

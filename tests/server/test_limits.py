@@ -11,6 +11,7 @@ import pytest
 
 from engine.consuming.taking import until
 from milepost import Milepost
+from milepost.console import Console
 from milepost.server import serving
 from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
 from server.answers import problem
@@ -100,6 +101,20 @@ class TestBodies:
         head = b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         answer = await asyncio.to_thread(send, server.port, head + b"Content-Length: 100\r\n\r\n{")
         assert problem_in(answer) == TOO_SLOW.slug
+
+    @pytest.mark.parametrize(
+        ("path", "kind"), [("v1/streams/a-1", "json"), ("console/login", "x-www-form-urlencoded")]
+    )
+    async def test_one_that_breaks_off_is_no_fault(
+        self, serve: Serve, caplog: pytest.LogCaptureFixture, path: str, kind: str
+    ) -> None:
+        server = await serve(pages=Console)
+        head = f"POST /{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/{kind}\r\n"
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+            connection.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        route = f"/{path.replace('a-1', '{stream}')}"
+        await until(lambda: server.app.traffic.requests["POST", route, 400] == 1)
+        assert not caplog.records
 
 
 class TestHeads:
@@ -202,6 +217,15 @@ async def test_requests_that_do_not_wait_for_answers(serve: Serve) -> None:
     last = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     answer = await asyncio.to_thread(send, (await serve()).port, one * 5 + last)
     assert answer.count(b"HTTP/1.1 200 OK") == 6
+
+
+async def test_many_requests_that_do_not_wait_for_answers(serve: Serve) -> None:
+    """As many are answered as may wait: the client may send the others again, on another connection."""
+    server = await serve(pipelined=3)
+    answer = await asyncio.to_thread(send, server.port, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
+    *_, last = answer.split(b"HTTP/1.1 200 OK")
+    assert answer.count(b"HTTP/1.1 200 OK") == 4
+    assert b"connection: close" in last
 
 
 @pytest.mark.parametrize(("host", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])

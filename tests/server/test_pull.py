@@ -10,10 +10,13 @@ import pytest
 from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.server import Server
-from milepost.server.problems import GOING_AWAY, INVALID, NOT_POSSIBLE, UNKNOWN_SUBSCRIPTION
+from milepost.server.access import doorkeeper, entrance
+from milepost.server.access.role import Role
+from milepost.server.access.tokens import Tokens
+from milepost.server.problems import GOING_AWAY, INVALID, NOT_POSSIBLE, UNAUTHENTICATED, UNKNOWN_SUBSCRIPTION
 from server.answers import done, problem
 from server.websocket.conftest import Serve
-from support import qualified
+from support import expire_token, qualified
 
 PULL = "/v1/subscriptions/default/emails/pull"
 
@@ -121,7 +124,7 @@ async def test_what_cannot_be_pulled(client: httpx.AsyncClient, params: dict[str
         ({"after": -1}, "at least 0"),
         ({"timeout": 0}, "more than 0"),
         ({"after": 10**10}, "a hundred years"),
-        ({"acknowledge": []}, "`acknowledge`"),
+        ({"acknowledge": []}, "no field 'acknowledge'"),
         ({"ack": [1]}, "Expected `str`"),
         ({"ack": "a"}, "Expected `object | array`"),
         ({"retry": {"a": 1}}, "Expected `str | object`"),
@@ -145,3 +148,18 @@ async def test_hostile_reasons(mp: Milepost, client: httpx.AsyncClient) -> None:
         [delivery] = done(await client.post(PULL))["deliveries"]
         answer = await client.post("/v1/settle", json={"park": [delivery["token"]], "reason": reason})
         assert answer.status_code in (200, 400), answer.text
+
+
+async def test_one_that_waits_ends_with_its_token(
+    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
+    monkeypatch.setattr(entrance, "STAY_SECONDS", 0.02)
+    await mp.create_subscription("emails", category="mail", tracking="all")
+    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+    secret = await tokens.make("worker", {Role.CONSUME}, expires=timedelta(hours=1))
+    async with (await serve(access="tokens")).client(headers={"authorization": f"Bearer {secret}"}) as client:
+        pulling = asyncio.create_task(client.post(PULL, params={"wait": 60}))
+        await until(lambda: sleeps(mp, 1))
+        await expire_token(mp, "worker")
+        problem(await pulling, UNAUTHENTICATED, "has expired")

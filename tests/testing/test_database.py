@@ -1,8 +1,10 @@
 """The fixture `milepost_db` as tests use it."""
 
 import asyncio
+import re
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -359,11 +361,12 @@ def test_without_asyncio(milepost_db: MilepostDB, shop: Shop) -> None:
 
 
 def test_no_thread_is_left(milepost_url: str, shop: Shop) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with MilepostDB.fresh(milepost_url) as database:
         database.use(shop.mp).sync.append("order-1", Placed(1))
-        assert threading.active_count() > before
-    assert threading.active_count() == before
+        started = set(threading.enumerate()) - before
+        assert started
+    assert not [thread for thread in started if thread.is_alive()]
 
 
 async def test_blocking_calls_in_an_async_test(milepost_db: MilepostDB, shop: Shop) -> None:
@@ -411,6 +414,83 @@ def test_what_a_test_leaves_open_keeps_nobody_waiting(milepost_url: str) -> None
         left.execute(sql.SQL("lock table {}.messages").format(sql.Identifier(database.schema)))
     assert not schemas(milepost_url, database.schema)
     left.close()
+
+
+@pytest.fixture
+def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a drop look at once for who holds it up."""
+    monkeypatch.setattr("milepost.testing.teardown.LOCK_WAIT_SECONDS", 0.05)
+
+
+LOCK = sql.SQL("lock table {}.messages")
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_an_open_transaction_beside_the_test_is_named_and_ended(milepost_url: str) -> None:
+    with closing(psycopg.connect(milepost_url, application_name="forgotten")) as beside:
+        with pytest.warns(UserWarning, match="kept schema test_.* from being dropped") as warned:
+            with MilepostDB.fresh(milepost_url) as database:
+                beside.execute(LOCK.format(sql.Identifier(database.schema)))
+                (pid,) = beside.execute("select pg_backend_pid()").fetchone() or ()
+                beside.execute("select 1,\n 2")
+        [warning] = warned
+        assert re.search(
+            f"Ended: pid {pid}, application 'forgotten', role .*, idle in transaction for \\d+ s, "
+            r"last statement: select 1, 2\. Commit or roll back",
+            str(warning.message),
+        )
+        with pytest.raises(psycopg.OperationalError):
+            beside.execute("select 1")
+    assert not schemas(milepost_url, database.schema)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_several_transactions_beside_the_test_and_its_own_tables(milepost_url: str) -> None:
+    with closing(psycopg.connect(milepost_url)) as one, closing(psycopg.connect(milepost_url)) as other:
+        with pytest.warns(UserWarning, match=r"Ended: pid .*; pid .*\. Commit"):
+            with MilepostDB.fresh(milepost_url) as database:
+                one.execute(LOCK.format(sql.Identifier(database.schema)))
+                other.execute(
+                    sql.SQL("create table {}.t (n integer)").format(sql.Identifier(f"{database.schema}_own"))
+                )
+    assert not schemas(milepost_url, database.schema)
+
+
+@pytest.mark.usefixtures("short_wait", "prepared_transactions")
+def test_a_prepared_transaction_is_rolled_back(milepost_url: str) -> None:
+    name = uuid4().hex
+    with pytest.warns(UserWarning, match=f"Ended: transaction '{name}', prepared by role .* for \\d+ s\\."):
+        with (
+            MilepostDB.fresh(milepost_url) as database,
+            psycopg.connect(database.url, autocommit=True) as connection,
+        ):
+            connection.execute("begin")
+            connection.execute(LOCK.format(sql.Identifier(database.schema)))
+            connection.execute(sql.SQL("prepare transaction {}").format(name))
+    assert not schemas(milepost_url, database.schema)
+
+
+@pytest.mark.usefixtures("short_wait")
+def test_who_cannot_be_ended_is_named(milepost_url: str) -> None:
+    role = f"owner_{uuid4().hex[:12]}"
+    with closing(psycopg.connect(milepost_url, autocommit=True)) as admin:
+        admin.execute(sql.SQL("create role {} login").format(sql.Identifier(role)))
+        admin.execute(
+            sql.SQL("grant create on database {} to {}").format(
+                sql.Identifier(admin.info.dbname), sql.Identifier(role)
+            )
+        )
+        try:
+            with pytest.raises(
+                MilepostError, match=r"schema test_\w+ cannot be dropped, it is held by pid .*(permission|must be)"
+            ):
+                with MilepostDB.fresh(psycopg.conninfo.make_conninfo(milepost_url, user=role)) as database:
+                    admin.execute("begin")
+                    admin.execute(LOCK.format(sql.Identifier(database.schema)))
+        finally:
+            admin.execute("rollback")
+            admin.execute(sql.SQL("drop owned by {} cascade").format(sql.Identifier(role)))
+            admin.execute(sql.SQL("drop role {}").format(sql.Identifier(role)))
 
 
 def test_an_address_in_other_words(milepost_url: str) -> None:

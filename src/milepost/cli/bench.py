@@ -14,6 +14,7 @@ import typer
 from psycopg import sql
 
 from milepost.app import Milepost
+from milepost.cli import loop
 from milepost.cli.figure import Figure, compared
 from milepost.cli.options import Json, Url, checked_seconds, milepost
 from milepost.cli.output import show, table, write_json
@@ -66,7 +67,7 @@ def bench(
     **Example:** `milepost bench --url postgresql://localhost/shop --seconds 60`
     """
     mp = milepost(url, f"milepost_bench_{uuid4().hex[:8]}", migrate="off", pool_size=10)
-    figures = asyncio.run(_measured(mp, checked_seconds(seconds)))
+    figures = loop.run(_measured(mp, checked_seconds(seconds)))
     if as_json:
         write_json(figures)
         return

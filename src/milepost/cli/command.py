@@ -28,6 +28,7 @@ from milepost.cli import (
     schema,
     serve,
     subscriptions,
+    sync,
     token,
     trace,
     url,
@@ -49,6 +50,7 @@ app.add_typer(subscriptions.app, name="subscriptions")
 for action in (
     created.create,
     created.update,
+    sync.sync,
     control.pause,
     control.resume,
     control.move,

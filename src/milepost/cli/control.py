@@ -21,19 +21,27 @@ Timeout = Annotated[
     float,
     typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait for the workers to confirm."),
 ]
+Force = Annotated[
+    bool,
+    typer.Option("--force", help="Wait for nobody: take back what does not end at once. That is no attempt."),
+]
 PATIENCE = 60.0
 """Seconds that workers have to confirm, unless `--timeout` says otherwise."""
 LOOK = 0.2
 """Seconds between two looks at how far a replay is."""
 
 
-def pause(address: Address, timeout: Timeout = PATIENCE, url: Url = None, schema: Schema = None) -> None:
+def pause(
+    address: Address, timeout: Timeout = PATIENCE, force: Force = False, url: Url = None, schema: Schema = None
+) -> None:
     """Lets nothing of it run, in any process, until it is resumed. It ends when nothing does any more.
 
     **Example:** `milepost subscriptions pause billing/invoices`
+
+    **Though a handler hangs:** `milepost subscriptions pause billing/invoices --force`
     """
     with milepost(url, schema, migrate="check").sync as log, ProgressBar("waiting for the workers"):
-        log.manage(address).pause(timeout=timeout)
+        log.manage(address).pause(timeout=timeout, force=force)
     console().print(f"{visible(address)} is paused")
 
 
@@ -55,6 +63,7 @@ def move(
     ],
     yes: Yes = False,
     timeout: Timeout = PATIENCE,
+    force: Force = False,
     url: Url = None,
     schema: Schema = None,
 ) -> None:
@@ -69,7 +78,7 @@ def move(
         managed = log.manage(address)
         confirm(f"move {visible(address)}: {_in_words(managed.plan_move(target))}", yes)
         with ProgressBar("waiting for the workers"):
-            managed.move(target, timeout=timeout)
+            managed.move(target, timeout=timeout, force=force)
         console().print(f"{visible(address)} goes on after position {managed.info().lanes[0].position}")
 
 
@@ -89,6 +98,7 @@ def replay(
     wait: Annotated[bool, typer.Option("--wait", help="Show its progress until it has ended.")] = False,
     yes: Yes = False,
     timeout: Timeout = PATIENCE,
+    force: Force = False,
     url: Url = None,
     schema: Schema = None,
 ) -> None:
@@ -101,14 +111,19 @@ def replay(
         managed = log.manage(address)
         confirm(f"replay {visible(address)}: {_in_words(managed.plan_replay(first, last))}", yes)
         with ProgressBar("waiting for the workers"):
-            again = managed.replay(first, last, timeout=timeout)
+            again = managed.replay(first, last, timeout=timeout, force=force)
         if wait:
             _watch(managed, again)
         console().print(f"{visible(address)}: {again:,} positions {'were' if wait else 'are being'} repeated")
 
 
 def delete(
-    address: Address, yes: Yes = False, timeout: Timeout = PATIENCE, url: Url = None, schema: Schema = None
+    address: Address,
+    yes: Yes = False,
+    timeout: Timeout = PATIENCE,
+    force: Force = False,
+    url: Url = None,
+    schema: Schema = None,
 ) -> None:
     """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts."""
     with milepost(url, schema, migrate="check").sync as log:
@@ -117,7 +132,7 @@ def delete(
         rows = info.retrying + info.waiting + info.parked + info.unrouted
         confirm(f"delete {visible(address)}: its progress and {rows:,} deliveries are forgotten", yes)
         with ProgressBar("waiting for the workers"):
-            managed.delete(timeout=timeout)
+            managed.delete(timeout=timeout, force=force)
     console().print(f"{visible(address)} is deleted")
 
 

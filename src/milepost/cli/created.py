@@ -26,6 +26,7 @@ from milepost.cli.settings import (
     MaxWaiting,
     OnPark,
     OrderedBy,
+    Paused,
     StallAfter,
     StartAt,
     Strategy,
@@ -40,7 +41,7 @@ from milepost.cli.settings import (
 from milepost.cli.subscriptions import Address, settings_table
 from milepost.engine.info import SubscriptionInfo
 
-_ITSELF = ("address", "concurrency", "if_exists", "as_json", "url", "schema")
+_ITSELF = ("address", "paused", "concurrency", "if_exists", "as_json", "url", "schema")
 """What is no setting of the subscription."""
 
 
@@ -51,6 +52,7 @@ def create(
     types: Types = None,
     where: Where = None,
     start: StartAt = None,
+    paused: Paused = False,
     tracking: Tracking = None,
     strategy: Strategy = None,
     ordered_by: OrderedBy = None,
@@ -87,14 +89,14 @@ def create(
 
     **For jobs:** `milepost subscriptions create emails --type order.cancelled --tracking all --timeout 300`
     """
-    options = chosen(_settings(locals()), None)
+    options = chosen(_settings(locals()), None) | {"paused": paused}
     with milepost(url, schema).sync as log, ProgressBar("waiting for the consumers"), _refused():
         managed = log.create_subscription(address, if_exists=if_exists, **options)  # type: ignore[arg-type]
         info = managed.info()
     if as_json:
         write_json(info)
         return
-    console().print(f"{visible(f'{info.group}/{info.name}')}:")
+    console().print(f"{visible(f'{info.group}/{info.name}')}{', paused' if info.status == 'paused' else ''}:")
     show(settings_table(info.settings or {}))
 
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from milepost import embedded
 from milepost.app import Milepost
+from milepost.cli import loop
 from milepost.cli.checks import Examined, Finding, examine
 from milepost.cli.ending import explain
 from milepost.cli.options import Json, Schema, Url, milepost
@@ -30,7 +31,7 @@ def doctor(as_json: Json = False, url: Url = None, schema: Schema = None) -> Non
     **Example:** `milepost doctor --url postgresql://localhost/shop`
     """
     with ProgressBar("examining"):
-        findings = asyncio.run(_findings(milepost(url, schema, migrate="off")))
+        findings = loop.run(_findings(milepost(url, schema, migrate="off")))
     verdicts = {finding.verdict for finding in findings}
     worst = next(verdict for verdict in ("problem", "warning", "ok") if verdict in verdicts)
     if as_json:

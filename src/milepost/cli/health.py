@@ -12,9 +12,11 @@ from milepost.cli.address import Address
 from milepost.cli.ending import Refusal
 from milepost.cli.metrics import Metrics
 from milepost.cli.reports import Reports
+from milepost.contrib.outlook import LogOutlook
 
-MOST_CONNECTIONS = 64
-"""Further ones are closed at once."""
+MAX_CONNECTIONS = 64
+"""For one more, the connection that is open for longest is closed. A request is answered within milliseconds, so
+whoever has that one does not ask, or does not take the answer."""
 LARGEST_REQUEST = 8192
 """Bytes; a larger one is refused."""
 LONGEST_REQUEST = 5.0
@@ -46,12 +48,12 @@ class HealthServer:
         self._address = address
         self._questions: dict[str, Callable[[], Answer]] = {
             "/healthz": lambda: _verdict(reports.troubles()),
-            "/readyz": lambda: _verdict(reports.obstacles()),
+            "/readyz": lambda: _verdict(reports.obstacles(), reports.metrics.log()),
             "/metrics": lambda: _metrics(reports.metrics),
         }
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="milepost-health", daemon=True)
-        self._open = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
         self._server: asyncio.Server | None = None
 
     @property
@@ -89,17 +91,20 @@ class HealthServer:
             await asyncio.wait(others)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
+        if len(self._open) >= MAX_CONNECTIONS:
+            longest = next(iter(self._open))
+            del self._open[longest]
+            longest.transport.abort()
+        self._open[writer] = None
         try:
-            if self._open <= MOST_CONNECTIONS:
-                async with asyncio.timeout(LONGEST_REQUEST):
-                    writer.write(await self._answer(reader))
-                    await writer.drain()
+            async with asyncio.timeout(LONGEST_REQUEST):
+                writer.write(await self._answer(reader))
+                await writer.drain()
         except (TimeoutError, ConnectionError):
             # Whatever a stranger sends or does not take: it is over.
             writer.transport.abort()
         finally:
-            self._open -= 1
+            self._open.pop(writer, None)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader) -> bytes:
@@ -127,9 +132,16 @@ class HealthServer:
         return _response(status, kind=kind, body=body, with_body=method == b"GET")
 
 
-def _verdict(reasons: list[str]) -> Answer:
-    status = "unavailable" if reasons else "ok"
-    body = msgspec.json.encode({"status": status, "reasons": reasons}) + b"\n"
+def _verdict(reasons: list[str], log: LogOutlook | None = None) -> Answer:
+    verdict: dict[str, object] = {"status": "unavailable" if reasons else "ok", "reasons": reasons}
+    if log is not None and log.held_lasting and not reasons:
+        # Restarting the program, or leaving it out, would not help.
+        verdict["horizon"] = {
+            "held_positions": log.head - log.horizon,
+            "held_seconds": round(log.held_for, 3),
+            "held_by": log.held_lasting,
+        }
+    body = msgspec.json.encode(verdict) + b"\n"
     return 503 if reasons else 200, JSON, body
 
 

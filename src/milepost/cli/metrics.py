@@ -51,9 +51,12 @@ class Metrics:
         from milepost.contrib.prometheus import Snapshot, families, text
 
         said = self._fresh()
-        log = next((each for each in said if isinstance(each, LogOutlook)), None)
         subscriptions = [each for each in said if isinstance(each, SubscriptionOutlook)]
-        return text(families([Snapshot(self._group, self._sums(), log, subscriptions)]))
+        return text(families([Snapshot(self._group, self._sums(), self.log(), subscriptions)]))
+
+    def log(self) -> LogOutlook | None:
+        """How the log stands; None: nobody has said so lately."""
+        return next((each for each in self._fresh() if isinstance(each, LogOutlook)), None)
 
     def _sums(self) -> list[tuple[Of, Figures]]:
         sums: dict[str, Figures] = {}

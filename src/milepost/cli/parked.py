@@ -71,7 +71,8 @@ StateOf = Annotated[
     list[State] | None,
     typer.Option(
         metavar="STATE",
-        help="With --all and --up-to: others than the parked ones. Repeat it for several.",
+        help="With --all and --up-to: others than the parked ones. With positions: only those that are still in "
+        "this state. Repeat it for several.",
         show_default=False,
     ),
 ]
@@ -201,8 +202,8 @@ def _choice(
     """The arguments of `retry` and `skip`; exactly one of positions, all and up to."""
     if sum([bool(positions), all, up_to is not None]) != 1:
         raise Refusal("which ones? Give their positions, or --all, or --up-to POSITION")
-    if positions and (state or key is not None or reason is not None):
-        raise Refusal("--state, --key and --reason go with --all and --up-to: positions say which ones already")
+    if positions and (key is not None or reason is not None):
+        raise Refusal("--key and --reason go with --all and --up-to: positions say which ones already")
     if refused := set(state or ()) - decision.applies_to:
         allowed = ", ".join(sorted(decision.applies_to))
         raise Refusal(f"--state {min(refused)}: {decision.name.lower()} is for {allowed}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from milepost.app import Milepost
+from milepost.cli import loop
 from milepost.cli.ending import Refusal, say
 from milepost.cli.moment import moment
 from milepost.cli.options import Json, Schema, Url, milepost, settings
@@ -105,7 +106,7 @@ def read(
         limit=None if limit is None else min(limit, END),
     )
     mp = milepost(url, schema, migrate=_careful(url, schema))
-    asyncio.run(_follow(mp, ask, as_json) if follow else _read(mp, ask, as_json))
+    loop.run(_follow(mp, ask, as_json) if follow else _read(mp, ask, as_json))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """`milepost subscriptions rewind`: the way on after a log went back that progress elsewhere had followed."""
 
-import asyncio
 from typing import Annotated
 
 import typer
 
+from milepost.cli import loop
 from milepost.cli.ending import Refusal, refusing
 from milepost.cli.options import Schema, Url, address, settings
 from milepost.cli.output import console, show, table, visible
@@ -43,7 +43,7 @@ def rewind(
             "in another database, give --progress postgresql://… or set MILEPOST_PROGRESS"
         )
     with refusing():
-        asyncio.run(_rewind(log, elsewhere, given["schema"].value, yes=yes))
+        loop.run(_rewind(log, elsewhere, given["schema"].value, yes=yes))
 
 
 async def _rewind(log_url: str, progress_url: str, schema: str, *, yes: bool) -> None:

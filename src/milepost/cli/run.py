@@ -25,6 +25,7 @@ from milepost.cli.processes import Processes
 from milepost.cli.pulse import Pulse
 from milepost.cli.reports import Report, Reports
 from milepost.engine.served import DEFINITIONS
+from milepost.engine.subscription import Subscription
 from milepost.suggestions import suggestion
 
 Tell: TypeAlias = Callable[[Report | Measured], None]
@@ -116,15 +117,19 @@ def _module(name: str) -> ModuleType:
 def _lines(program: str, mp: Milepost) -> list[str]:
     """A line about each subscription; refuses what cannot run."""
     with refusing():
-        declared = [subscription.declaration for subscription in mp.declared()]
+        declared = mp.declared()
     if not declared:
         raise Refusal(
             f"{program} has no subscriptions: declare one with @mp.subscription(…) in a module it imports"
         )
     most = mp.settings["concurrency"].value
-    return [
-        f"{each.name}: lanes {each.lanes}, concurrency {min(each.concurrency or most, most)}" for each in declared
-    ]
+    return [f"{each.name}: lanes {each.lanes}, concurrency {_at_once(each, most)}" for each in declared]
+
+
+def _at_once(subscription: Subscription, most: int) -> int:
+    """How many calls run at once here: with transactions, one for each lane."""
+    wanted = min(subscription.declaration.concurrency or most, most)
+    return min(wanted, subscription.lanes) if subscription.takes_transaction else wanted
 
 
 def _teller(reports: Reports | None, report_to: int | None) -> Tell | None:

@@ -1,15 +1,17 @@
 """`milepost schema`: the tables and functions that hold the log."""
 
-import asyncio
 import sys
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
-from milepost.cli.ending import Refusal
+from milepost.cli import loop
+from milepost.cli.ending import Refusal, refusing
 from milepost.cli.options import Json, Schema, Url, milepost, settings
 from milepost.cli.output import console, show, table, write_json
 from milepost.cli.progress import ProgressBar
+from milepost.log import rights
 from milepost.log import schema as log_schema
 
 TOO_OLD = 1
@@ -20,7 +22,7 @@ app = typer.Typer(rich_markup_mode="markdown")
 
 @app.callback(invoke_without_command=True)
 def schema(context: typer.Context) -> None:
-    """Brings the schema up to date, shows its state, prints its SQL.
+    """Brings the schema up to date, shows its state, prints its SQL and that of its users.
 
     **Example:** `milepost schema migrate --url postgresql://localhost/shop`
     """
@@ -34,7 +36,7 @@ def migrate(as_json: Json = False, url: Url = None, schema: Schema = None) -> No
 
     **Example:** `milepost schema migrate --url postgresql://localhost/shop`
     """
-    name, number, added = asyncio.run(_migrate(url, schema))
+    name, number, added = loop.run(_migrate(url, schema))
     if as_json:
         write_json({"schema": name, "number": number, "added": added})
     elif added:
@@ -51,7 +53,7 @@ def status(as_json: Json = False, url: Url = None, schema: Schema = None) -> Non
 
     The status is 1 if this program is too old for the schema.
     """
-    name, found = asyncio.run(_status(url, schema))
+    name, found = loop.run(_status(url, schema))
     if as_json:
         write_json(_as_json(name, found))
     else:
@@ -86,6 +88,49 @@ def sql(
     if after >= log_schema.NEWEST:
         raise Refusal(f"--after {after}: there is nothing after {log_schema.NEWEST}, the newest migration")
     sys.stdout.write(log_schema.printable(settings(None, schema)["schema"].value, after))
+
+
+def _known_roles(names: list[str] | None) -> list[str] | None:
+    for name in names or []:
+        if name not in rights.ROLES:
+            near = get_close_matches(name, rights.ROLES, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise typer.BadParameter(f"{name!r} is no role: {meant}There are {', '.join(rights.ROLES)}")
+    return names
+
+
+@app.command()
+def roles(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ROLE]...",
+            callback=_known_roles,
+            help=f"Some of {', '.join(rights.ROLES)}. All of them if left out.",
+            show_default=False,
+        ),
+    ] = None,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What their names begin with. By default the schema's name: milepost_reader and so on.",
+            show_default=False,
+        ),
+    ] = None,
+    schema: Schema = None,
+) -> None:
+    """Prints the SQL that lets users in: as a reader, an appender, a worker or an operator. It needs no database.
+
+    It makes a role for each and grants what that needs and nothing else. Run it again after each migration, and
+    grant the roles to your users: `grant milepost_worker to shop`.
+
+    **Example:** `milepost schema roles | psql shop`
+    """
+    name = settings(None, schema)["schema"].value
+    wanted = [role for role in rights.ROLES.values() if not names or role.name in names]
+    with refusing():
+        sys.stdout.write(rights.statements(name, name if prefix is None else prefix, wanted))
 
 
 async def _migrate(url: str | None, schema: str | None) -> tuple[str, int, list[str]]:

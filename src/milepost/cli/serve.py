@@ -4,18 +4,22 @@ import asyncio
 import socket
 import sys
 from functools import partial
+from ipaddress import ip_network
 from math import isfinite
 from ssl import SSLError
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from psycopg.conninfo import conninfo_to_dict
 
 from milepost.app import Milepost
 from milepost.cli.ending import Refusal, say
 from milepost.cli.options import Schema, Url, milepost
+from milepost.names import is_loopback
+from milepost.progress.nodes import is_loopback_url
 from milepost.server import MISSING
 from milepost.server.access.tokens import Tokens
-from milepost.server.hosts import LOCAL_NAMES, address_of, is_loopback
+from milepost.server.hosts import LOCAL_NAMES, address_of
 
 if TYPE_CHECKING:
     from milepost.server.serving import Certificate
@@ -57,6 +61,15 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The address, or the network, of a proxy that is believed from where a request comes and whether "
+            "it was encrypted; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     grace: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long what is open may take to end after a signal.")
     ] = 25,
@@ -88,6 +101,7 @@ def serve(
             tls=certificate,
             grace=grace,
             advertise=_advertised(advertise),
+            trusted_proxies=_proxies(trust_proxy),
         )
     )
 
@@ -102,6 +116,7 @@ async def _serve(
     tls: "Certificate | None",
     grace: float,
     advertise: str | None,
+    trusted_proxies: list[str],
 ) -> None:
     from milepost.console import Console
     from milepost.server import create_app, serving
@@ -118,8 +133,14 @@ async def _serve(
             hosts=hosts,
             advertise=advertise or _reached_at(address),
             pages=Console,
+            trusted_proxies=trusted_proxies,
         )
         async with mp:
+            if is_loopback_url(app.hall.node or "") and _has_database_elsewhere(mp.url):
+                say(
+                    "clients of other servers on this database are not sent here, since only this machine reaches "
+                    "it: they stand by while this server has their subscription. --advertise tells another address"
+                )
             if not local:
                 await _remark(mp, encrypted=tls is not None or is_loopback(host))
             await serving.serve(app, listener, grace=grace, tls=tls, ready=partial(_say_where, address))
@@ -142,6 +163,22 @@ def _reached_at(address: str) -> str:
     return address
 
 
+def _proxies(addresses: list[str] | None) -> list[str]:
+    for address in addresses or ():
+        try:
+            ip_network(address)
+        except ValueError as error:
+            raise Refusal(
+                f"--trust-proxy {address}: an address or a network such as 10.0.0.0/8 is wanted"
+            ) from error
+    return addresses or []
+
+
+def _has_database_elsewhere(url: str) -> bool:
+    hosts = str(conninfo_to_dict(url).get("host") or "").split(",")
+    return not all(host == "" or host.startswith("/") or is_loopback(host) for host in hosts)
+
+
 def _advertised(url: str | None) -> str | None:
     try:
         return None if url is None else address_of(url)
@@ -151,7 +188,7 @@ def _advertised(url: str | None) -> str | None:
 
 async def _remark(mp: Milepost, *, encrypted: bool) -> None:
     """Says what a person may not have thought of."""
-    if not await Tokens(mp.log.database, mp.settings["schema"].value).in_force():
+    if not (await Tokens(mp.log.database, mp.settings["schema"].value).in_force()).tokens:
         where = " --url embedded" if mp.settings["url"].value == "embedded" else ""
         make = f"`milepost token make NAME --role read{where}`"
         say(f"there is no token yet, and every request is refused: make one, {make}")

@@ -48,6 +48,9 @@ StartAt = Annotated[
         _WHAT,
     ),
 ]
+Paused = Annotated[
+    bool, typer.Option("--paused", help="It waits until somebody resumes it, if it is new.", rich_help_panel=_WHAT)
+]
 Tracking = Annotated[
     str | None,
     _option("--tracking", "failures|all", "all: a row for every message, for pulling. Else failures.", _WHAT),

@@ -1,6 +1,5 @@
 """`milepost subscriptions`: who follows the log, and how far behind."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -8,10 +7,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from milepost.cli import loop
 from milepost.cli.age import age
 from milepost.cli.options import Json, Schema, Url, milepost
 from milepost.cli.output import console, show, table, visible, write_json
-from milepost.engine.info import SubscriptionInfo
+from milepost.engine.info import HeldBy, SubscriptionInfo
 
 app = typer.Typer(rich_markup_mode="markdown")
 
@@ -22,7 +22,13 @@ Address = Annotated[
 COUNTS = ("lag", "age", "rate", "in flight", "retrying", "waiting", "parked", "unrouted")
 """What is counted of a subscription."""
 
-_STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "stalled": "bold red"}
+_STYLES = {
+    "running": "green",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "stalled": "bold red",
+    "stopped": "bold red",
+}
 
 
 @app.callback(invoke_without_command=True)
@@ -35,7 +41,7 @@ def subscriptions(context: typer.Context, as_json: Json = False, url: Url = None
     """
     if context.invoked_subcommand is not None:
         return
-    found = asyncio.run(_all(url, schema))
+    found = loop.run(_all(url, schema))
     if as_json:
         write_json(found)
         return
@@ -43,6 +49,10 @@ def subscriptions(context: typer.Context, as_json: Json = False, url: Url = None
     for info in found:
         rows.add_row(visible(f"{info.group}/{info.name}"), _status(info), *_numbers(info), str(len(info.owners)))
     show(rows)
+    if held := max(
+        (info for info in found if info.held_by), key=lambda info: info.lag.held_positions, default=None
+    ):
+        console().print(_held(held), soft_wrap=True)
 
 
 @app.command("show")
@@ -53,13 +63,13 @@ def show_(address: Address, as_json: Json = False, url: Url = None, schema: Sche
 
     **Example:** `milepost subscriptions show billing/invoices`
     """
-    info = asyncio.run(_one(address, url, schema))
+    info = loop.run(_one(address, url, schema))
     if as_json:
         write_json(info)
         return
-    console().print(
-        f"{visible(f'{info.group}/{info.name}')}: {info.status}{f', {info.stalled}' if info.stalled else ''}"
-    )
+    held = _holder(info.held_by) if info.held_by else None
+    why = "".join(f", {visible(each)}" for each in (info.stalled, info.stopped, held) if each)
+    console().print(f"{visible(f'{info.group}/{info.name}')}: {info.status}{why}")
     for line in _remarks(info):
         console().print(line)
     counts = table(*COUNTS)
@@ -107,7 +117,24 @@ async def _one(address: str, url: str | None, schema: str | None) -> Subscriptio
 
 
 def _status(info: SubscriptionInfo) -> Text:
-    return Text(info.status, style=_STYLES[info.status])
+    status = Text(info.status, style=_STYLES[info.status])
+    if info.held_by is not None:
+        status.append(f", {_holder(info.held_by)}", style="bold red")
+    return status
+
+
+def _holder(held: HeldBy) -> str:
+    return (
+        f"held by pid {held.pid}" if held.pid else f"held by prepared transaction {visible(held.prepared or '')!r}"
+    )
+
+
+def _held(info: SubscriptionInfo) -> str:
+    """What is held back, by whom, and what ends that."""
+    if info.held_by is None:
+        return ""
+    positions = "1 position is" if info.lag.held_positions == 1 else f"{info.lag.held_positions:,} positions are"
+    return visible(f"{positions} held back by {info.held_by}; this ends it: {info.held_by.ended_by}")
 
 
 def _numbers(info: SubscriptionInfo) -> list[str]:
@@ -118,7 +145,7 @@ def _numbers(info: SubscriptionInfo) -> list[str]:
 
 def _remarks(info: SubscriptionInfo) -> list[str]:
     """What else there is to say, a line each."""
-    remarks = []
+    remarks = [_held(info)] if info.held_by else []
     if info.barrier is not None:
         remarks.append(f"held back: {visible(info.barrier)}")
     if info.outdated:

@@ -1,11 +1,12 @@
 """`milepost token`: who may use the server."""
 
-import asyncio
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from milepost.cli import loop
 from milepost.cli.ending import Refusal, say
+from milepost.cli.moment import expiry
 from milepost.cli.options import Json, Schema, Url, milepost
 from milepost.cli.output import console, show, table, visible, write_json
 from milepost.server.access.role import Role
@@ -33,17 +34,46 @@ def make(
             "deliveries; operate: change subscriptions, retry and skip messages."
         ),
     ],
+    group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Only for subscriptions of this group; can be repeated. Otherwise for all groups.",
+            show_default=False,
+        ),
+    ] = None,
+    category: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CATEGORY",
+            help="Only for streams of this category, and for subscriptions that select no other; can be repeated. "
+            "Otherwise for all categories.",
+            show_default=False,
+        ),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="When it ends by itself, by the database's clock: after 12h, 30d, 8w, or at a date or time such "
+            "as 2026-12-31. Otherwise it lasts until it is revoked.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
     url: Url = None,
     schema: Schema = None,
 ) -> None:
     """Makes a token and prints it, this once: only a hash of it is stored.
 
-    **Example:** `milepost token make shop --role append --role read`
+    **Example:** `milepost token make shop --role append --role read --category order --expires 90d`
     """
-    secret = asyncio.run(_make(name, role, url, schema))
+    ends = None if expires is None else expiry("--expires", expires)
+    wanted = {"expires": ends, "groups": group or None, "categories": category or None}
+    secret, made = loop.run(_make(name, role, wanted, url, schema))
     if as_json:
-        write_json({"name": name, "roles": sorted(set(role)), "token": secret})
+        told = {field: getattr(made, field) for field in ("name", "roles", "groups", "categories", "expires")}
+        write_json({**told, "token": secret})
         return
     typer.echo(secret)
     say("keep it: it is not shown again")
@@ -51,32 +81,39 @@ def make(
 
 @app.command("list")
 def list_(as_json: Json = False, url: Url = None, schema: Schema = None) -> None:
-    """Lists every token that was made: what it allows, when it was last used, whether it is revoked."""
-    found = asyncio.run(_list(url, schema))
+    """Lists every token that was made: what it allows and until when, when it was last used, if it is revoked."""
+    found = loop.run(_list(url, schema))
     if as_json:
         write_json(found)
         return
-    rows = table("name", "roles", "created", "last used", "revoked")
+    rows = table("name", "roles", "groups", "categories", "created", "expires", "last used", "revoked")
     for each in found:
         times = (
             f"{at.astimezone():%Y-%m-%d %H:%M}" if at else ""
-            for at in (each.created, each.last_used, each.revoked)
+            for at in (each.created, each.expires, each.last_used, each.revoked)
         )
-        rows.add_row(visible(each.name), " ".join(each.roles), *times, style="dim" if each.revoked else None)
+        scope = ("all" if names is None else visible(", ".join(names)) for names in (each.groups, each.categories))
+        rows.add_row(
+            visible(each.name), " ".join(each.roles), *scope, *times, style=None if each.in_force else "dim"
+        )
     show(rows)
 
 
 @app.command()
 def revoke(name: Name, url: Url = None, schema: Schema = None) -> None:
     """Revokes a token: within seconds it opens nothing any more, on every server."""
-    if not asyncio.run(_revoke(name, url, schema)):
+    if not loop.run(_revoke(name, url, schema)):
         raise Refusal(f"there is no token {name!r} in force: `milepost token list` shows what there is")
     console().print(f"{visible(name)} is revoked")
 
 
-async def _make(name: str, roles: list[Role], url: str | None, schema: str | None) -> str:
+async def _make(
+    name: str, roles: list[Role], wanted: dict[str, Any], url: str | None, schema: str | None
+) -> tuple[str, TokenInfo]:
     async with milepost(url, schema) as mp:
-        return await Tokens(mp.log.database, mp.settings["schema"].value).make(name, roles)
+        tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+        secret = await tokens.make(name, roles, **wanted)
+        return secret, [token for token in await tokens.all() if token.name == name][-1]
 
 
 async def _list(url: str | None, schema: str | None) -> list[TokenInfo]:

@@ -1,6 +1,5 @@
 """`milepost trace`: where each message is, for every subscription."""
 
-import asyncio
 from typing import Annotated
 
 import typer
@@ -8,7 +7,8 @@ from rich.table import Table
 from rich.text import Text
 
 from milepost.app import Milepost
-from milepost.cli.ending import Refusal, say
+from milepost.cli import loop
+from milepost.cli.ending import Refusal, refusing, say
 from milepost.cli.options import Json, Schema, Url, milepost
 from milepost.cli.output import console, show, visible, write_json
 from milepost.cli.run import program_of
@@ -75,7 +75,7 @@ def trace(
     changed.
     """
     mp = _milepost(program, url, schema)
-    found = asyncio.run(_trace(mp, target, group, subscription, limit, before_version))
+    found = loop.run(_trace(mp, target, group, subscription, limit, before_version))
     if not found.messages:
         raise Refusal(f"there is no message in stream {target!r}{_older(before_version)}, nor one of that id")
     if as_json:
@@ -94,7 +94,8 @@ def _milepost(program: str | None, url: str | None, schema: str | None) -> Milep
     if url is not None or schema is not None:
         raise Refusal("--program has a database of its own: leave --url and --schema out")
     mp = program_of(program)
-    mp._begins = False
+    with refusing():
+        mp._subscriptions.check_handlers()
     if mp.settings["migrate"].value == "auto":
         mp.settings["migrate"] = Setting("migrate", "check", "milepost trace")
     return mp

@@ -1,6 +1,5 @@
 """`milepost try`: a handler on a real message, rolled back."""
 
-import asyncio
 import logging
 import pdb
 import sys
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from milepost.app import Milepost
+from milepost.cli import loop
 from milepost.cli.ending import Refusal, refusing
 from milepost.cli.options import Json
 from milepost.cli.output import write_json
@@ -66,7 +66,7 @@ def try_(
     telling = None if for_program else Telling()
     _show_what_happens()
     with redirect_stdout(sys.stderr) if for_program else nullcontext():
-        chosen, tried = asyncio.run(
+        chosen, tried = loop.run(
             _run(mp, subscription, positions, yes=yes, force=force, timed=not debug, telling=telling)
         )
     if telling is None:
@@ -107,7 +107,7 @@ async def _run(
     timed: bool,
     telling: Telling | None,
 ) -> tuple[Chosen, Tried]:
-    _leave_all_as_it_is(mp)
+    _leave_schema_as_it_is(mp)
     async with mp:
         trial = Trial(mp._place(), mp._appender, subscription)
         chosen = await trial.choose(positions)
@@ -120,9 +120,8 @@ async def _run(
         return chosen, await trial.run(chosen, timed=timed)
 
 
-def _leave_all_as_it_is(mp: Milepost) -> None:
-    """Who tries something changes neither schema nor subscriptions, whatever the program does when it runs."""
-    mp._begins = False
+def _leave_schema_as_it_is(mp: Milepost) -> None:
+    """Who tries something migrates nothing, whatever the program does when it runs."""
     if mp.settings["migrate"].value == "auto":
         mp.settings["migrate"] = Setting("migrate", "check", "milepost try")
 

@@ -28,6 +28,7 @@ def connect(
     ca: str | None = None,
     patience: float = PATIENCE,
     max_answer_bytes: int = LARGEST_ANSWER,
+    trust: Sequence[str] = (),
 ) -> "Client":
     """A client of a server: `async with milepost.connect("http://localhost:8480") as client`, or `client.sync`.
 
@@ -42,6 +43,8 @@ def connect(
         patience: For how many seconds a call is tried again, at one node after the other, while none can serve it.
             Defaults to 10; 0 tries each once.
         max_answer_bytes: The most that is taken of one answer. Defaults to 64 MiB.
+        trust: Hosts that a node may send this client to, with its token, beside those of `url`: names of hosts, or
+            "*.internal" for each host of that domain. Defaults to none.
     """
     try:
         from milepost.client.client import Client
@@ -57,4 +60,5 @@ def connect(
         ca=ca,
         patience=patience,
         max_answer_bytes=max_answer_bytes,
+        trust=[trust] if isinstance(trust, str) else list(trust),
     )

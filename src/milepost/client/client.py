@@ -20,7 +20,6 @@ from milepost.client.consumer import Consumer
 from milepost.client.following import Following
 from milepost.client.line import Line
 from milepost.client.managed import ManagedSubscription
-from milepost.client.messages import several
 from milepost.client.node import path
 from milepost.client.nodes import Nodes
 from milepost.client.pulling import Pulling
@@ -32,16 +31,17 @@ from milepost.engine.consuming.created import IfExists, check_if_exists
 from milepost.engine.consuming.endings import CLOSED
 from milepost.engine.consuming.options import Created
 from milepost.engine.consuming.routing import routes_of
-from milepost.engine.declaration import a_name
+from milepost.engine.declaration import a_name, address_of
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.pulling.pulled import Pulled
 from milepost.engine.pulling.settling import Reason, Settled, Several
 from milepost.engine.trace.traced import Trace
-from milepost.engine.trace.tracer import LIMIT, check_page
+from milepost.engine.trace.tracer import LIMIT, check_asked
 from milepost.engine.values import checked
 from milepost.errors import MilepostError
+from milepost.log.appender import batches_of, several
 from milepost.log.codec import Codec
-from milepost.log.feed import Now
+from milepost.log.feed import Now, check_after
 from milepost.log.message import ANY, Appended, Message
 from milepost.log.reader import Page
 from milepost.log.registering import Registering
@@ -81,10 +81,11 @@ class Client(Registering):
         ca: str | None,
         patience: float,
         max_answer_bytes: int,
+        trust: Sequence[str] = (),
     ) -> None:
         self.group = checked("group", a_name, group)
         """What the name of a subscription alone means."""
-        self._nodes = Nodes(urls)
+        self._nodes = Nodes(urls, trust)
         # How large a message may be is for the server to say.
         self._codec = Codec(sys.maxsize)
         if messages is not None:
@@ -172,8 +173,11 @@ class Client(Registering):
     async def append_many(
         self, messages: Mapping[str, Any], *, expected: Mapping[str, int] | None = None
     ) -> dict[str, Appended]:
-        """Appends to several streams: all or nothing. `expected` has a version for each stream that needs one."""
-        batches = {stream: several(of_stream) for stream, of_stream in messages.items()}
+        """Append to several streams: all or nothing. The result has them in the order given.
+
+        `expected` has a version for each stream that needs one.
+        """
+        batches = batches_of(messages)
         return await Appending(self._requests(), self._codec).append_many(batches, expected or {})
 
     async def read(
@@ -293,6 +297,7 @@ class Client(Registering):
         after: int | Now = 0,
     ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
+        check_after(after)
         wanted = Wanted(stream=stream, category=category, types=types, where=where)
         following = Following(
             self._requests(), self._reading(), self._codec, patience=self._patience, largest=self._largest
@@ -342,7 +347,7 @@ class Client(Registering):
             limit: At most so many messages, the newest ones; 1 to 1,000. Defaults to 100.
             before_version: Only older versions than this: `before_version` of the page before.
         """
-        check_page(limit, before_version)
+        check_asked(target, limit, before_version)
         words = {"group": group, "subscription": subscription, "before_version": before_version}
         query = [(name, str(value)) for name, value in words.items() if value is not None]
         request = Request(method="GET", path=path("trace", str(target)), query=[*query, ("limit", str(limit))])
@@ -420,8 +425,7 @@ class Client(Registering):
         )
 
     def _address(self, subscription: str) -> tuple[str, str]:
-        group, _, name = subscription.rpartition("/")
-        return group or self.group, name
+        return address_of(subscription, self.group)
 
     # Pulling
 

@@ -21,12 +21,13 @@ from milepost.client.frames import Settled as SettledFrame
 from milepost.client.line import Line
 from milepost.client.settlements import LONGEST_ERROR, Settlement, Settlements
 from milepost.dispatch import Route
-from milepost.engine.consuming.consumer import Settled
+from milepost.engine.consuming.consumer import BATCH_LIMIT, Settled
+from milepost.engine.consuming.delivery import EXTEND_BY, RETRY_AFTER
 from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
 from milepost.engine.consuming.routing import Routing
 from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers
 from milepost.engine.journal import FieldLogger
-from milepost.engine.values import checked, optional, seconds
+from milepost.engine.values import checked, instances
 from milepost.errors import ConsumerClosed, MilepostError
 from milepost.log.codec import Codec
 
@@ -36,10 +37,9 @@ FAREWELL: Final = 5.0
 """Seconds for the answers to what was settled, when a consumer leaves."""
 TIMED_OUT: Final = "timed out"
 WAITED: Final = "waited here for too long, and went to others"
+RECALLED: Final = "was called back by the server, and comes again"
 
 _logger = logging.getLogger("milepost.client")
-_seconds = seconds()
-_more_seconds = seconds(more=True)
 
 
 class _Drained(ConsumerClosed, StopAsyncIteration):
@@ -176,8 +176,7 @@ class Consumer:
 
     async def next_batch(self, limit: int = 100) -> list[Delivery]:
         """What is there, at most so many; waits for the first."""
-        if limit < 1:
-            raise ValueError(f"limit: a whole number of at least 1 is wanted, not {limit}")
+        checked("limit", BATCH_LIMIT, limit)
         while not (batch := self._taken(limit)):
             await self._more()
         return batch
@@ -245,15 +244,19 @@ class Consumer:
         """What waits here for its user is not to time out; what has waited for too long goes to others."""
         now = monotonic()
         waiting = [each for each in self._arrived if each.lost is None]
-        self._give_back([each for each in waiting if now - each.arrived > self.timeout])
+        self._give_back([each for each in waiting if now - each.arrived > self.timeout], WAITED)
         self._extend(
             [each for each in waiting if each.lost is None and now - each.since > self.timeout / 4], self.timeout
         )
 
-    def _give_back(self, deliveries: Sequence[Delivery]) -> None:
+    def recalled(self) -> None:
+        """Nothing is to run for a moment: what waits here for its user goes back at once."""
+        self._give_back([each for each in self._arrived if each.lost is None], RECALLED)
+
+    def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
         """Nobody has begun with these."""
         for delivery in deliveries:
-            delivery.lost = WAITED
+            delivery.lost = why
             self.settlements.add(Settlement(delivery, "back"))
         if deliveries:
             self._forget_lost()
@@ -388,16 +391,18 @@ class Consumer:
         `after` is for those that are tried again, as `reason` is for all but those that are done.
         """
         words: dict[str, Any] = {"reason": reason}
-        given: tuple[tuple[How, Iterable[Delivery], dict[str, Any]], ...] = (
-            ("ack", ack, {}),
-            ("retry", retry, {**words, "after": after}),
-            ("park", park, words),
-            ("skip", skip, words),
+        # All of it is looked at before anything is settled.
+        checked("after", RETRY_AFTER, after)
+        given: tuple[tuple[How, list[Delivery], dict[str, Any]], ...] = (
+            ("ack", instances("ack", Delivery, ack), {}),
+            ("retry", instances("retry", Delivery, retry), {**words, "after": after}),
+            ("park", instances("park", Delivery, park), words),
+            ("skip", instances("skip", Delivery, skip), words),
         )
         asked = [
             (delivery, self._said(delivery, how, with_words, wait=True))
             for how, deliveries, with_words in given
-            for delivery in dict.fromkeys(deliveries)
+            for delivery in deliveries
         ]
         moved, refused = list[int](), list[int]()
         for delivery, settlement in asked:
@@ -407,7 +412,7 @@ class Consumer:
 
     async def extend(self, delivery: Delivery, seconds: float) -> None:
         """Gives a delivery so many seconds from now; raises `Lost` if it is no longer its own."""
-        checked("seconds", _more_seconds, seconds)
+        checked("seconds", EXTEND_BY, seconds)
         if delivery.settled or delivery.lost is not None:
             raise delivery.why_lost()
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -497,7 +502,7 @@ class Consumer:
 def _checked(words: dict[str, Any]) -> dict[str, Any]:
     """What is said of a delivery, as it can be sent."""
     if "after" in words:
-        checked("after", optional(_seconds), words["after"])
+        checked("after", RETRY_AFTER, words["after"])
     return {
         name: _text(value) if isinstance(value, str) else value
         for name, value in words.items()

@@ -111,7 +111,7 @@ class Delivery:
             if error is not None:
                 self._consumer.complain(f"after position {self.position} was settled: {error!r}", error)
             return error is not None
-        how, words = ("ack", {}) if error is None else verdict(error)
+        how, words = ("ack", {}) if error is None else verdict(error, self.message)
         if error is not None:
             self._consumer.tell(self, how, words, error)
         if not self._consumer.settle_soon(self, how, **words):

@@ -16,7 +16,7 @@ import httpx
 from milepost.client.backoff import Backoff
 from milepost.client.messages import ReceivedMessage
 from milepost.client.node import Node, path
-from milepost.client.problems import Problem, error_of, remade
+from milepost.client.problems import error_of
 from milepost.client.reading import Reading, Wanted
 from milepost.client.requests import Request, Requests, decoded
 from milepost.complaints import Complaints
@@ -28,6 +28,8 @@ from milepost.log.reader import Page
 
 PAGE: Final = 1000
 """Messages after which what has arrived is handed on."""
+MAX_LINES: Final = 16
+"""Lines of an event that are looked at: a server sends three."""
 REMEMBERED_MESSAGES: Final = 10_000
 """How many of the last messages are recognized when they come again."""
 _logger = logging.getLogger("milepost.client")
@@ -81,7 +83,7 @@ class Following:
             self._requests.nodes.works(node)
             yield [], begin if begin != "now" else ""
             async for events in self._events(answer):
-                page = [self._message(event) for event in events if "data" in event]
+                page = [self._message(event, node) for event in events if "data" in event]
                 yield page, events[-1].get("id", b"").decode(errors="replace")
         raise Unavailable(f"{node} ended it")
 
@@ -105,9 +107,9 @@ class Following:
             for start in range(0, len(events), PAGE):
                 yield events[start : start + PAGE]
 
-    def _message(self, event: dict[str, bytes]) -> Message[Any]:
+    def _message(self, event: dict[str, bytes], node: Node) -> Message[Any]:
         if event.get("event") == b"problem":
-            raise remade(decoded(event["data"], Problem), decoded(event["data"], dict[str, Any]))
+            raise error_of(event["data"], 200, node)
         return decoded(event["data"], ReceivedMessage).message(self._codec)
 
 
@@ -139,7 +141,7 @@ class _HandedOut:
 def _fields(event: bytes) -> dict[str, bytes]:
     """The fields of an event; comments have none."""
     found: dict[str, bytes] = {}
-    for line in event.split(b"\n"):
+    for line in event.split(b"\n", MAX_LINES)[:MAX_LINES]:
         name, _, value = line.partition(b":")
         if name:
             found[name.decode(errors="replace")] = value.removeprefix(b" ")

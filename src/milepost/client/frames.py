@@ -72,6 +72,10 @@ class Lost(ReceivedFrame, frozen=True, kw_only=True, tag="lost"):
     deliveries: list[Because]
 
 
+class Recall(ReceivedFrame, frozen=True, kw_only=True, tag="recall"):
+    """Nothing is to run for a moment: what nobody has begun with goes back."""
+
+
 class Done(ReceivedFrame, frozen=True, kw_only=True, tag="done"):
     """The answer to `configure` and `drain`."""
 
@@ -99,7 +103,7 @@ class End(ReceivedFrame, frozen=True, kw_only=True, tag="end"):
     to: str | None = None
 
 
-Received: TypeAlias = Welcome | Standby | Deliveries | Settled | Lost | Done | Pong | Trouble | End
+Received: TypeAlias = Welcome | Standby | Deliveries | Settled | Lost | Recall | Done | Pong | Trouble | End
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -109,7 +113,7 @@ class _Named(msgspec.Struct, frozen=True):
 _received: "msgspec.json.Decoder[Received]" = msgspec.json.Decoder(Received)
 _named = msgspec.json.Decoder(_Named)
 _KNOWN: Final = frozenset(
-    {"welcome", "standby", "deliveries", "settled", "lost", "done", "pong", "problem", "end"}
+    {"welcome", "standby", "deliveries", "settled", "lost", "recall", "done", "pong", "problem", "end"}
 )
 
 

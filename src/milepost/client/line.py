@@ -180,6 +180,8 @@ class Line:
         if ended.reason == GOING_AWAY and self._at is not None:
             self._nodes.fails(self._at)
         to = self._nodes.may_follow(ended.to) if ended.to is not None else None
+        if to is None and ended.to is not None:
+            self._stand_by_instead_of_going_to(ended.to)
         self._next = None if to in self._nodes.avoided() else to
         self._moves += 1
         if self._next is not None and self._moves <= MOVES:
@@ -189,6 +191,16 @@ class Line:
             self._nodes.fails(self._next)
             self._next = None
         return Unavailable(f"the server ended the connection: {ended.reason}")
+
+    def _stand_by_instead_of_going_to(self, url: str) -> None:
+        """Name the address as one to avoid: then the server lets this consumer stand by."""
+        with suppress(ValueError):
+            node = Node.of(url)
+            self._nodes.fails(node)
+            self._complaints.make(
+                f"was sent to {node}, where it does not go: stands by. Name that node in the url of connect(), or "
+                f"its host with trust=[…], if the token may be sent there"
+            )
 
     def _close(self, reason: str, detail: str) -> None:
         error = ConsumerClosed(reason, f": {detail}" if detail else "")
@@ -323,6 +335,8 @@ class Line:
                 consumer.answer(frame)
             case frames.Lost():
                 consumer.lost(frame.deliveries)
+            case frames.Recall():
+                consumer.recalled()
             case frames.Standby():
                 consumer.standby = frame.standby
             case frames.Done():

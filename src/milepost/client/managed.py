@@ -28,7 +28,7 @@ from milepost.engine.values import checked
 from milepost.errors import NotConfirmed, NotHandledYet
 from milepost.log.codec import Codec, check_stream
 from milepost.log.message import Appended
-from milepost.progress.deliveries import LAST, Choice, Decided, Decision
+from milepost.progress.deliveries import LAST, Choice, Decided, Decision, Named
 
 T = TypeVar("T")
 
@@ -174,14 +174,16 @@ class ManagedSubscription:
     ) -> Decided:
         """Has messages tried now, and counted anew: those at these positions, or all, or all up to a position.
 
-        The lowest come first, a thousand in a request, so that it can be interrupted at any point.
+        The lowest come first, a thousand in a request, so that it can be interrupted at any point. Where
+        another person decides at the same moment, each message is moved by one of both and refused to the other.
 
         Args:
             positions: Of parked or retrying messages; one or several.
             all: All parked ones.
             up_to: All parked ones up to this position.
             limit: At most so many.
-            state: With `all` and `up_to`: "parked", "retrying" or both. Defaults to "parked".
+            state: "parked", "retrying" or both; others are left alone. Defaults to "parked", or with
+                `positions` to both.
             key: With `all` and `up_to`: only what is kept in order by this key.
             reason: With `all` and `up_to`: only those whose reason has this text in it.
             on_batch: Called after each request with how many messages that is so far.
@@ -190,7 +192,7 @@ class ManagedSubscription:
         if isinstance(chosen, Choice) and State.RETRYING in chosen.states:
             # They stay what they are, so that the next request would find the same ones.
             found = self.deliveries(state=chosen.states, key=key, reason=reason, up_to=up_to, limit=limit)
-            chosen = [delivery.position async for delivery in found]
+            chosen = Named(positions=[each.position async for each in found], states=chosen.states)
         return await self._decide("retry", chosen, limited(limit), on_batch)
 
     async def skip(
@@ -214,11 +216,11 @@ class ManagedSubscription:
         return await self._decide("skip", chosen, limited(limit), on_batch)
 
     async def _decide(
-        self, word: str, chosen: Choice | Sequence[int], limit: int | None, on_batch: OnBatch | None
+        self, word: str, chosen: Choice | Named, limit: int | None, on_batch: OnBatch | None
     ) -> Decided:
         """In requests of a thousand: of what is chosen by its state each leaves that, so the next finds others."""
         moved, refused = 0, dict[int, str]()
-        rest = list(chosen) if not isinstance(chosen, Choice) else None
+        rest = list(chosen.positions) if isinstance(chosen, Named) else None
         while moved != limit and rest != []:
             most = BATCH if limit is None else min(BATCH, limit - moved)
             body = {**_chosen(chosen, rest and rest[:most]), "limit": most}
@@ -235,38 +237,46 @@ class ManagedSubscription:
 
     # Operating
 
-    async def pause(self, *, timeout: float = 60) -> None:
+    async def pause(self, *, timeout: float = 60, force: bool = False) -> None:
         """Nothing of it runs when this returns, in no process, until it is resumed; also after restarts.
 
-        Raises `NotConfirmed` if a worker takes longer than `timeout` seconds: it is paused all the same.
+        Raises `NotConfirmed` if a worker takes longer than `timeout` seconds: it is paused all the same. With
+        `force` nobody is waited for: what does not end within half a second is taken back from whoever has it.
+        That is no attempt, and what still comes of it counts for nothing. Coroutines are cancelled; a thread
+        cannot be, and goes on until it returns.
         """
-        await self._waiting("pause", timeout)
+        await self._waiting("pause", timeout, force=force)
 
     async def resume(self) -> None:
         """It goes on where it was."""
         await self._ask("POST", "resume")
 
-    async def move(self, to: Start, *, timeout: float = 60) -> int:
+    async def move(self, to: Start, *, timeout: float = 60, force: bool = False) -> int:
         """Goes on elsewhere: at the "beginning", "now", at a time, or after a position.
 
         Messages between are handled again, or never. Deliveries above that place are forgotten; returns how many.
-        It waits for `timeout` seconds until nothing of it runs, and raises `NotConfirmed` if something does.
+        It waits for `timeout` seconds until what runs has ended, while all others go on, and raises `NotConfirmed`
+        if something still does: then nothing was done. With `force` that is taken back, as by `pause`.
         """
         body = {"to": place(checked("to", start_from, to))}
-        return (await self._waiting("move", timeout, body=body, repeatable=False)).as_(Moved).forgotten
+        answer = await self._waiting("move", timeout, force=force, body=body, repeatable=False)
+        return answer.as_(Moved).forgotten
 
     async def plan_move(self, to: Start) -> Plan:
         """What `move` would do; nothing is done."""
         query = [("to", str(place(checked("to", start_from, to))))]
         return (await self._ask("GET", "move", query=query)).as_(Plan)
 
-    async def replay(self, start: Start, end: datetime | int | None = None, *, timeout: float = 60) -> int:
+    async def replay(
+        self, start: Start, end: datetime | int | None = None, *, timeout: float = 60, force: bool = False
+    ) -> int:
         """Repeats what was handled after `start` and up to `end`, then goes on where it was.
 
-        Without `end` it is all that was handled. Returns how many positions that are.
+        Without `end` it is all that was handled. Returns how many positions that are. It waits as `move` does.
         """
         body = _stretch(start, end)
-        return (await self._waiting("replay", timeout, body=body, repeatable=False)).as_(Replayed).again
+        answer = await self._waiting("replay", timeout, force=force, body=body, repeatable=False)
+        return answer.as_(Replayed).again
 
     async def plan_replay(self, start: Start, end: datetime | int | None = None) -> Plan:
         """What `replay` would do; nothing is done."""
@@ -283,9 +293,12 @@ class ManagedSubscription:
         Created.of(self.name, {name: value for name, value in changes.items() if name != "concurrency"})
         await self._ask("PATCH", body=sent(changes))
 
-    async def delete(self, *, timeout: float = 60) -> None:
-        """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts."""
-        await self._waiting("", timeout, method="DELETE", repeatable=False)
+    async def delete(self, *, timeout: float = 60, force: bool = False) -> None:
+        """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts.
+
+        It waits as `move` does.
+        """
+        await self._waiting("", timeout, force=force, method="DELETE", repeatable=False)
 
     # Asking
 
@@ -294,6 +307,7 @@ class ManagedSubscription:
         action: str,
         timeout: float,
         *,
+        force: bool,
         method: str = "POST",
         body: Mapping[str, Any] | None = None,
         repeatable: bool = True,
@@ -302,7 +316,7 @@ class ManagedSubscription:
         segments = [action] if action else []
 
         async def ask(left: float) -> Answer:
-            query = [("timeout", str(left))]
+            query = [("timeout", str(left)), *([("force", "true")] if force else ())]
             return await self._ask(method, *segments, query=query, body=body, repeatable=repeatable, seconds=left)
 
         return await self._repeated(NotConfirmed, monotonic() + timeout, ask)
@@ -365,10 +379,11 @@ def _bounds(choice: Choice) -> list[tuple[str, str]]:
     return [(name, value) for name, value in found if value is not None] + up_to
 
 
-def _chosen(chosen: Choice | Sequence[int], positions: Sequence[int] | None) -> dict[str, Any]:
-    if not isinstance(chosen, Choice):
-        return {"positions": positions}
+def _chosen(chosen: Choice | Named, positions: Sequence[int] | None) -> dict[str, Any]:
+    states = sorted(state.value for state in chosen.states)
+    if isinstance(chosen, Named):
+        return {"positions": positions, "state": states}
     which = {"all": True} if chosen.up_to == LAST else {"up_to": chosen.up_to}
     words = {"key": chosen.key, "reason": chosen.reason}
     said = {name: value for name, value in words.items() if value is not None}
-    return {**which, **said, "state": sorted(state.value for state in chosen.states)}
+    return {**which, **said, "state": states}

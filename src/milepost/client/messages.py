@@ -1,6 +1,6 @@
 """Messages as they are sent and received, and as the library has them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from secrets import token_bytes
@@ -71,11 +71,6 @@ def new_id() -> UUID:
     random[0] = 0x70 | random[0] & 0x0F
     random[2] = 0x80 | random[2] & 0x3F
     return UUID(bytes=milliseconds + bytes(random))
-
-
-def several(messages: Any) -> Sequence[Any]:
-    """What is to be appended to one stream, one message or a list."""
-    return messages if isinstance(messages, list | tuple) else [messages]
 
 
 def _text(raw: msgspec.Raw) -> str:

@@ -2,8 +2,12 @@
 
 from dataclasses import dataclass
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
 
+from milepost.names import is_loopback
+
+LOCALHOST: Final = "localhost"
 _SOCKETS = {"http": "ws", "https": "wss"}
 
 
@@ -30,13 +34,14 @@ class Node:
         return self.url.startswith("https:")
 
     @property
+    def host(self) -> str:
+        """The name or address of the machine; `localhost` for each name that this machine has for itself."""
+        return canonical_host(urlsplit(self.url).hostname or "")
+
+    @property
     def is_local(self) -> bool:
         """Whether it is on this machine."""
-        host = urlsplit(self.url).hostname or ""
-        try:
-            return ip_address(host).is_loopback
-        except ValueError:
-            return host == "localhost"
+        return self.host == LOCALHOST
 
     def http(self, path: str) -> str:
         """Where a request goes."""
@@ -49,6 +54,20 @@ class Node:
 
     def __str__(self) -> str:
         return self.url
+
+
+def canonical_host(host: str) -> str:
+    """Return `localhost` for each address of the machine's own loopback, and any other host as it is."""
+    return LOCALHOST if is_loopback(host) else host
+
+
+def is_address(host: str) -> bool:
+    """Return True if a host is an address and no name."""
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def path(*segments: str) -> str:

@@ -8,6 +8,8 @@ import msgspec
 from milepost import errors
 from milepost.errors import MilepostError, NotAllowed, Unavailable
 
+MAX_PROBLEM_BYTES: Final = 2**18
+"""What is longer is no problem that a server tells: it is not looked into."""
 LONGEST_DETAIL: Final = 10_000
 """Characters of what a server says that are kept."""
 BASE: Final = "/problems/"
@@ -74,15 +76,17 @@ class Problem(msgspec.Struct, frozen=True):
 
 def error_of(body: bytes, status: int, node: object) -> MilepostError:
     """The error that an answer with this status tells."""
+    if len(body) > MAX_PROBLEM_BYTES:
+        return _no_problem(status, node)
     try:
         problem = msgspec.json.decode(body, type=Problem)
         members = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return _no_problem(status, node)
-    return remade(problem, members) if problem.type.startswith(BASE) else _no_problem(status, node)
+    return _remade(problem, members) if problem.type.startswith(BASE) else _no_problem(status, node)
 
 
-def remade(problem: Problem, members: Mapping[str, Any]) -> MilepostError:
+def _remade(problem: Problem, members: Mapping[str, Any]) -> MilepostError:
     """The error of a problem, with the fields that it has in the library."""
     kind = ERRORS.get(problem.type.removeprefix(BASE), MilepostError)
     error = kind.__new__(kind)

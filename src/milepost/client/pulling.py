@@ -145,11 +145,11 @@ def _sent(outcomes: Mapping[str, Several], reason: Reason) -> tuple[list[Given],
             if chosen.setdefault(token, outcome) != outcome:
                 raise ValueError(f"the delivery of token {token} is in {chosen[token]} and {outcome}")
             given.append(one)
+            if len(given) > MOST:
+                raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
             tokens[token] = Failure.of(why) if isinstance(why, BaseException) else why
         if tokens:
             body[outcome] = tokens
-    if len(chosen) > MOST:
-        raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
     return given, body
 
 

@@ -11,6 +11,7 @@ from milepost.client.messages import MessagePage
 from milepost.client.node import path
 from milepost.client.problems import TookTooLong
 from milepost.client.requests import Query, Request, Requests
+from milepost.errors import MilepostError
 from milepost.filter import compile_filter
 from milepost.log.codec import Codec, check_stream
 from milepost.log.message import Message
@@ -135,7 +136,12 @@ class Reading:
             if error.next is None or not paging.goes_on(error.next):
                 raise
             return None
-        return answer.as_(MessagePage)
+        page = answer.as_(MessagePage)
+        if len(page.messages) > limit:
+            raise MilepostError(
+                f"the server answered {len(page.messages):,} messages where {limit:,} were asked for"
+            )
+        return page
 
 
 class _Paging:

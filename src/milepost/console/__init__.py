@@ -5,8 +5,9 @@
 To add a page:
 
 1. `pages/NAME.py` with its handlers in `HANDLERS`, and an `ENTRY` if it is to stand in the navigation. Each
-   handler says which role it takes (`opt=needs(Role.READ)`), gets a `visit`, and returns one of its answers:
-   `visit.page(template, …)`, `await visit.live(template, load)` for a page that follows what happens,
+   handler says which role it takes and how it keeps to the scope of a token: `opt=needs(Role.READ, Within.ITSELF)`
+   asks `visit.reach` by itself, and `tests/console/test_scope.py` tries it. It gets a `visit` and returns one of
+   these: `visit.page(template, …)`, `await visit.live(template, load)` for a page that follows what happens,
    `visit.done(path, "what was done")` after a change.
 2. The module into `pages.PAGES`.
 3. `templates/NAME.html`, which extends `base.html`; with `{% set follows = true %}` if it is a live one. What is

@@ -1,10 +1,11 @@
 """Looks at every request before its handler does: who makes it, whether they may, and where a form comes from."""
 
+import asyncio
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from litestar.connection import ASGIConnection, Request
 from litestar.handlers import BaseRouteHandler
@@ -15,10 +16,12 @@ from milepost.console.live import Live
 from milepost.console.session import opened
 from milepost.console.visit import Visit, csrf_of
 from milepost.server.access.entrance import check_role
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 from milepost.server.access.visitor import ANYBODY, Visitor
 from milepost.server.asgi import Scope, header
 from milepost.server.beside import Served
+from milepost.server.body import BODY
 from milepost.server.http.admission import refuse_options
 from milepost.server.problems import FORBIDDEN, INVALID, Refused
 from milepost.server.segments import names
@@ -27,11 +30,20 @@ NOBODY = Visitor(frozenset())
 """Somebody who is not logged in."""
 MOST_FIELDS = 20_000
 """Of a form: a page of messages has a few hundred."""
+QUICK_FORM_BYTES = 64 * 2**10
+"""A larger form is read in a thread, so that it holds nobody up."""
+UNQUOTED_BYTES = 2**14
+"""How much of a field is unquoted in one go."""
 
 
-def needs(role: Role | None) -> dict[str, Any]:
-    """The options of a handler: the role that it takes; None: also for those who are not logged in."""
-    return {"role": role}
+def needs(role: Role | None, within: Within | None = None) -> dict[str, Any]:
+    """Return the options of a handler.
+
+    Args:
+        role: The role that it takes; None: also for those who are not logged in.
+        within: How it keeps to the scope of a token. Defaults to none: it refuses tokens with a scope.
+    """
+    return {"role": role, "within": within}
 
 
 class LogInFirst(Exception):
@@ -64,8 +76,10 @@ class Admission:
         visitor = await self._visitor(scope)
         form: Mapping[str, Sequence[str]] = {}
         if scope["method"] != "GET" and isinstance(connection, Request):
-            form = await _form(connection)
             _check_origin(scope)
+            if visitor is None:
+                scope[BODY].comes_from_stranger()
+            form = await _form(connection)
         visit = self.visit(scope, visitor or NOBODY, form)
         scope["state"]["visit"] = visit
         if scope["method"] != "GET":
@@ -75,6 +89,9 @@ class Admission:
         if visitor is None:
             raise LogInFirst
         check_role(visitor, role)
+        await visit.reach.admit(handler.opt["within"], scope["path_params"])
+        if scope["method"] == "GET":
+            await self._live.watch.look_if_old()
 
     def visit(self, scope: Scope, visitor: Visitor, form: Mapping[str, Sequence[str]]) -> Visit:
         """A visit of somebody."""
@@ -96,7 +113,7 @@ class Admission:
         if not self._served.entrance.asks:
             return ANYBODY
         session = await opened(cookies_of(scope).get(SESSION, ""), self._served.doorkeeper)
-        return None if session is None else Visitor(session.token.roles, session.token)
+        return None if session is None else Visitor(session.token.roles, session.token, session.nonce)
 
 
 def _is_from_elsewhere(scope: Scope) -> bool:
@@ -110,11 +127,42 @@ def _is_from_elsewhere(scope: Scope) -> bool:
 
 
 async def _form(request: Request[Any, Any, Any]) -> Mapping[str, Sequence[str]]:
+    body = await request.body()
     try:
-        text = (await request.body()).decode()
-        return parse_qs(text, keep_blank_values=True, errors="strict", max_num_fields=MOST_FIELDS)
+        if len(body) <= QUICK_FORM_BYTES:
+            return _fields_of(body)
+        return await asyncio.to_thread(_fields_of, body)
     except ValueError as error:
         raise Refused(INVALID, f"The form cannot be read: {error}") from None
+
+
+def _fields_of(form: bytes) -> Mapping[str, Sequence[str]]:
+    """Return the values of each field.
+
+    The function of the standard library takes a text of a million characters apart in one go, and has no thread
+    look after anything else meanwhile.
+    """
+    if form.count(b"&") >= MOST_FIELDS:
+        raise ValueError(f"it has more than {MOST_FIELDS:,} fields")
+    fields: dict[str, list[str]] = {}
+    for pair in filter(None, form.split(b"&")):
+        name, _, value = pair.partition(b"=")
+        fields.setdefault(_unquoted(name), []).append(_unquoted(value))
+    return fields
+
+
+def _unquoted(text: bytes) -> str:
+    text = text.replace(b"+", b" ")
+    parts = []
+    begin = 0
+    while begin < len(text):
+        end = begin + UNQUOTED_BYTES
+        # The three characters that stand for one byte stay together.
+        if (divided := text.rfind(b"%", end - 2, end)) > begin:
+            end = divided
+        parts.append(unquote_to_bytes(text[begin:end]))
+        begin = end
+    return b"".join(parts).decode()
 
 
 def _check_origin(scope: Scope) -> None:

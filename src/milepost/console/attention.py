@@ -84,6 +84,8 @@ def _of_workers(snapshot: Snapshot) -> Iterator[Remark]:
 def _of_subscription(info: SubscriptionInfo) -> Iterator[Remark]:
     if info.status == "stalled":
         yield Remark("problem", f"is stalled: {info.stalled}", info, "are stalled", "parked", "retrying")
+    if info.stopped:
+        yield from _of_stopped(info, info.stopped)
     if info.status == "waiting" and not info.barrier:
         yield from _of_unserved(info)
     if info.status == "running" and _is_pulled(info) and info.lag.seconds > NOT_PULLED and not info.rate:
@@ -103,6 +105,12 @@ def _of_subscription(info: SubscriptionInfo) -> Iterator[Remark]:
         yield Remark("notice", "is paused", info, "are paused")
     if info.barrier:
         yield Remark("notice", f"nothing of it runs for a moment: {info.barrier}", info, "are held back")
+
+
+def _of_stopped(info: SubscriptionInfo, why: str) -> Iterator[Remark]:
+    limits = {lane.stopped.limit for lane in info.lanes if lane.stopped is not None}
+    state = "unrouted" if "max_unrouted" in limits else "parked" if info.parked else "retrying"
+    yield Remark("problem", f"reads no further: {why}", info, "read no further", "parked", state)
 
 
 def _of_unserved(info: SubscriptionInfo) -> Iterator[Remark]:

@@ -3,14 +3,14 @@
 Nothing is counted: each page costs the same however long the log is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from milepost.app import Milepost
 from milepost.log.statements import Statements
 from milepost.names import MAX_NAME_BYTES, category_hash
+from milepost.server.access.reach import Reach
 
 T = TypeVar("T")
 
@@ -73,31 +73,43 @@ class Names(Generic[T]):
 
 
 class Catalogue:
-    """Looks names up by their beginning."""
+    """Looks names up by their beginning: those within a scope."""
 
-    def __init__(self, mp: Milepost) -> None:
-        self._mp = mp
+    def __init__(self, reach: Reach) -> None:
+        self._scope = reach.scope
+        self._mp = mp = reach.mp
         self._statements = Statements(mp.settings["schema"].value, "milepost.console")
 
     async def streams(self, prefix: str, after: str) -> Names[Stream]:
         """Streams in the order of their names."""
-        rows = await self._rows("streams", **_between(prefix, after), limit=PAGE + 1)
+        ranges = _ranges(self._scope.categories)
+        rows = await self._rows("streams", **_between(prefix, after), **ranges, limit=PAGE + 1)
         found = [Stream(name, version or 0, _newest(*newest)) for name, version, *newest in rows[:PAGE]]
         return Names(found, rows[PAGE][0] if len(rows) > PAGE else None)
 
     async def categories(self, prefix: str, after: str) -> Names[Category]:
         """Categories in the order of their streams' names."""
+        if self._scope.categories is not None:
+            return await self._own_categories(self._scope.categories, prefix)
         rows = await self._rows("categories", **_between(prefix, after), limit=PAGE + 1)
         found = [
             Category(name, _newest(*newest)) for name, *newest, _, comes_later in rows[:PAGE] if not comes_later
         ]
         return Names(found, rows[PAGE - 1][4] if len(rows) > PAGE else None)
 
+    async def _own_categories(self, own: Collection[str], prefix: str) -> Names[Category]:
+        """Those of a scope, which are few."""
+        names = sorted(name for name in own if name.startswith(prefix))
+        rows = await self._rows("named_categories", categories=names)
+        newest = {name: _newest(*newest) for name, *newest in rows}
+        return Names([Category(name, newest[name]) for name in names], None)
+
     async def types(self, prefix: str, category: str) -> Sequence[Type]:
         """The types of the newest messages, and without a category those that are common in the whole log."""
-        of = {"hash": category_hash(category) if category else None, "newest": NEWEST, "limit": MOST_TYPES}
-        rows = await self._rows("types", **_between(prefix, ""), **of)
-        shares = {} if category else await self._shares(prefix)
+        categories = self._scope.narrowed([category] if category else None, None)
+        hashes = None if categories is None else list(map(category_hash, categories))
+        rows = await self._rows("types", **_between(prefix, ""), hashes=hashes, newest=NEWEST, limit=MOST_TYPES)
+        shares = await self._shares(prefix) if categories is None else {}
         found = {
             name: Type(name, recent, _newest(position, name, time), shares.get(name))
             for name, recent, position, time in rows
@@ -117,6 +129,14 @@ def _between(prefix: str, after: str) -> dict[str, str]:
     """Names that begin with a text, from another on; they are sorted by their bytes."""
     low = max(prefix, after, key=lambda text: text.encode(errors="replace"))
     return {"low": low, "high": prefix + _LAST}
+
+
+def _ranges(categories: Collection[str] | None) -> dict[str, list[str]]:
+    """The names that streams of some categories have: the category's own, and those that go on with a dash."""
+    if categories is None:
+        return {"lows": [""], "highs": [_LAST]}
+    low_and_high = [each for name in categories for each in ((name, f"{name}\x01"), (f"{name}-", f"{name}."))]
+    return {"lows": [low for low, _ in low_and_high], "highs": [high for _, high in low_and_high]}
 
 
 def _newest(position: int | None, type: str | None, time: datetime | None) -> Newest | None:

@@ -7,11 +7,11 @@ from time import monotonic
 from typing import Any
 from uuid import UUID
 
-from milepost.app import Milepost
 from milepost.console.stretch import adapted
 from milepost.console.target import message_at, positions_of, uuid_of
-from milepost.log.message import Message
+from milepost.log.message import Message, id_in
 from milepost.log.statements import Statements
+from milepost.server.access.reach import Reach
 
 NEAR = 20_000
 """Positions that are looked at on each side of a message."""
@@ -101,14 +101,20 @@ class Rings:
 class Chains:
     """Finds what belongs to a message."""
 
-    def __init__(self, mp: Milepost) -> None:
-        self._mp = mp
+    def __init__(self, reach: Reach) -> None:
+        self._reach = reach
+        self._mp = mp = reach.mp
         self._statements = Statements(mp.settings["schema"].value, "milepost.console")
 
-    async def of(self, message: Message[Any], reach: int = NEAR, seconds: float = SECONDS) -> Chain:
-        """The chain of a message, as far as it lies within reach, or is found in so many seconds."""
+    async def of(self, message: Message[Any], distance: int = NEAR, seconds: float = SECONDS) -> Chain:
+        """The chain of a message, as far as it lies within a distance, or is found in so many seconds.
+
+        Messages outside of the scope are left out.
+        """
         head = max(await self._mp.head(), message.position)
-        rings = Rings(message.position, max(1, message.position - reach), min(message.position + reach, head))
+        rings = Rings(
+            message.position, max(1, message.position - distance), min(message.position + distance, head)
+        )
         deadline = monotonic() + seconds
         while not rings.done:
             began = monotonic()
@@ -116,18 +122,18 @@ class Chains:
             rings.width = adapted(rings.width, monotonic() - began)
             if monotonic() > deadline:
                 break
-        known = {link.id: link for link in [_link(message), *rings.before, *rings.after]}
+        # Left out only now: how far it was looked depends on all that was found.
+        within = self._reach.scope.has_stream
+        known = {link.id: link for link in [_link(message), *rings.before, *rings.after] if within(link.stream)}
         for cause in await self._causes(message):
             known.setdefault(cause.id, cause)
         links = list(arranged(sorted(known.values(), key=lambda link: link.position)))
-        return Chain(
-            text_of(message.metadata.get("correlation_id")), links, rings.low, rings.high, head, rings.is_full
-        )
+        return Chain(text_of(message, "correlation_id"), links, rings.low, rings.high, head, rings.is_full)
 
     async def _look(self, message: Message[Any], rings: "Rings") -> None:
         """One ring further."""
         low, high = max(rings.first, rings.low - rings.width), min(rings.last, rings.high + rings.width)
-        correlation = text_of(message.metadata.get("correlation_id"))
+        correlation = text_of(message, "correlation_id")
         parameters = {
             "below": rings.low,
             "above": rings.high,
@@ -146,9 +152,9 @@ class Chains:
         causes: list[Link] = []
         one = message
         for _ in range(MOST_CAUSES):
-            known = uuid_of(text_of(one.metadata.get("causation_id")))
-            positions = [] if known is None else await positions_of(self._mp, known)
-            found = await message_at(self._mp, next(reversed(positions), None))
+            known = uuid_of(text_of(one, "causation_id"))
+            positions = [] if known is None else await positions_of(self._reach, known)
+            found = await message_at(self._reach, next(reversed(positions), None))
             if found is None or found.id in {message.id, *(cause.id for cause in causes)}:
                 break
             causes.append(_link(found))
@@ -174,11 +180,12 @@ def _walked(caused: Mapping[str | None, Sequence[Link]]) -> Iterator[Link]:
         waiting += [(depth + 1, effect) for effect in reversed(caused.get(str(link.id), ()))]
 
 
-def text_of(value: object) -> str | None:
-    """An id as metadata may hold it."""
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+def text_of(message: Message[Any], name: str) -> str | None:
+    """Return an id of a message's metadata as text."""
+    value = id_in(message.metadata, name)
+    return None if value is None else str(value)
 
 
 def _link(message: Message[Any]) -> Link:
-    cause = text_of(message.metadata.get("causation_id"))
+    cause = text_of(message, "causation_id")
     return Link(message.position, message.stream, message.version, message.id, message.type, message.time, cause)

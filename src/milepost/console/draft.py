@@ -7,8 +7,9 @@ import msgspec
 from milepost.console.typed_json import checked_json, object_of
 from milepost.console.visit import Visit
 from milepost.errors import InvalidMessage
+from milepost.log.codec import Codec
 from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, NewMessage
-from milepost.server.wire.message import MessageToAppend
+from milepost.server.limits import Limits
 
 _EXPECTED: dict[str, int] = {"any": ANY, "no_stream": NO_STREAM, "stream_exists": STREAM_EXISTS}
 _LONGEST_NUMBER = 18
@@ -36,15 +37,16 @@ class Draft:
         names = ("stream", "type", "data", "properties", "metadata", "id", "expected", "version")
         return cls(**{name: visit.sent(name) for name in names})
 
-    def message(self) -> NewMessage:
+    def message(self, codec: Codec, limits: Limits) -> NewMessage:
         """The message; `InvalidMessage` says which field is wrong, and why."""
-        return MessageToAppend(
-            type=self.type,
-            data=msgspec.Raw(checked_json("data", self.data or "null")),
-            properties=object_of("properties", self.properties),
-            metadata=object_of("metadata", self.metadata),
+        codec.check_size(self.type, sum(map(len, (self.data, self.properties, self.metadata))))
+        return NewMessage(
+            self.type,
+            msgspec.Raw(checked_json("data", self.data or "null", limits)),
+            properties=object_of("properties", self.properties, limits),
+            metadata=object_of("metadata", self.metadata, limits),
             id=self.id.strip() or None,
-        ).unpacked()
+        )
 
     def expected_version(self) -> int:
         """What the stream's version has to be."""

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from milepost.server.access.role import Role
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -10,3 +12,5 @@ class Entry:
     title: str
     path: str
     """Its segment below the console; empty for the first page."""
+    role: Role | None = None
+    """Whom it is shown to. Defaults to everybody."""

@@ -43,7 +43,7 @@ def _log_in_first(visit: Visit) -> Page:
             type="/problems/unauthenticated",
             title="You are not logged in",
             status=401,
-            detail="Your session is over, or its token was revoked: log in, and do it again.",
+            detail="Your session is over, or its token was revoked or has expired: log in, and do it again.",
             transient=False,
         )
         return visit.page("problem.html", status=401, problem=problem, again=None)

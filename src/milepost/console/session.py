@@ -1,8 +1,9 @@
 """A session: the token of somebody who logged in, sealed into a cookie.
 
-Nothing is stored, so any server of the same log knows it, also after a restart. The token's text lies in the
-cookie under a pad made of its stored hash: whoever has the cookie alone cannot read the token, whoever has the
-database alone cannot make a cookie, and the time at which it ends cannot be changed. It ends with the token.
+No open session is stored, so any server of the same log knows it, also after a restart. The token's text lies in
+the cookie under a pad made of its stored hash: whoever has the cookie alone cannot read the token, whoever has the
+database alone cannot make a cookie, and the time at which it ends cannot be changed. It ends with the token, or
+when its owner logs out: then its nonce is stored, so that a copy of the cookie opens nothing on any server.
 """
 
 import hashlib
@@ -18,6 +19,8 @@ from milepost.server.access.tokens import StoredToken
 
 LASTS = 12 * 3600
 """Seconds until one has to log in again."""
+ENDED_KEPT_SECONDS = 2.0 * LASTS
+"""How long an ended session is remembered: a cookie lasts longer where the clock of a server is behind."""
 
 _NUMBER, _NONCE, _PAD = 8, 16, 64
 _HEAD = 2 * _NUMBER + _NONCE
@@ -28,7 +31,8 @@ class Session:
     """Somebody who is logged in."""
 
     token: StoredToken
-    cookie: str
+    nonce: bytes
+    """Which of the token's sessions it is."""
 
 
 def seal(token: StoredToken, secret: str) -> str:
@@ -39,7 +43,7 @@ def seal(token: StoredToken, secret: str) -> str:
 
 
 async def opened(cookie: str, doorkeeper: Doorkeeper) -> Session | None:
-    """The session of a cookie; None if it is none, is over, or its token was revoked."""
+    """The session of a cookie; None if it is none, is over, was ended, or its token is no longer in force."""
     try:
         raw = urlsafe_b64decode(cookie)
     except (Error, ValueError):
@@ -52,7 +56,8 @@ async def opened(cookie: str, doorkeeper: Doorkeeper) -> Session | None:
         return None
     secret = _padded(raw[_HEAD:], raw[:_HEAD], token).rstrip(b"\0")
     is_its = hmac.compare_digest(hashlib.sha256(secret).digest(), token.hash)
-    return Session(token, cookie) if is_its else None
+    nonce = raw[2 * _NUMBER : _HEAD]
+    return Session(token, nonce) if is_its and await doorkeeper.is_in_force(token, nonce) else None
 
 
 def _padded(text: bytes, head: bytes, token: StoredToken) -> bytes:

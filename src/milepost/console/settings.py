@@ -66,6 +66,10 @@ def _whole(typed: str) -> int | None:
     return int(typed.replace(",", "")) if typed.strip() else None
 
 
+def _is_yes(typed: str) -> bool:
+    return typed == "yes"
+
+
 FIELDS: Sequence[Field] = (
     Field("category", "Category", "One, or several with commas; none: everything.", _names),
     Field("types", "Types", "order.placed, payment.*; none: every type.", _names),
@@ -85,6 +89,7 @@ FIELDS: Sequence[Field] = (
 NEW: Sequence[Field] = (
     *FIELDS[:3],
     Field("start", "Start", "Where it begins.", str, ("beginning", "now")),
+    Field("paused", "Paused", "Whether it waits until somebody resumes it.", _is_yes, ("no", "yes")),
     Field("tracking", "Tracking", "“all” stores every message, for pulling.", str, ("failures", "all")),
     *FIELDS[3:5],
 )

@@ -1,16 +1,17 @@
 """How everything stands at a moment: what all pages that follow are drawn from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from time import monotonic
 
 from milepost.app import Milepost
 from milepost.engine.info import SubscriptionInfo
-from milepost.log.horizon import NAME_AFTER, Holder
+from milepost.log.horizon import Holder
 from milepost.log.statements import Statements
 from milepost.progress.nodes import Node
+from milepost.server.access.reach import Reach
 
 MOST_WORKERS = 1000
 """Workers that are looked at."""
@@ -47,7 +48,22 @@ class LogState:
     newest: datetime | None
     """When the last message was appended."""
     holders: tuple[Holder, ...]
-    """Who has kept followers waiting for longer than a moment."""
+    """Who has kept followers waiting for longer than a moment; the oldest first."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """Who keeps the horizon where it is, as every page says."""
+
+    holder: Holder
+    """The oldest of them."""
+    since: datetime | None
+    """When its transaction began; None: this role may not see that."""
+    horizon: int
+    positions: int
+    """How many are held back."""
+    others: int
+    """How many more hold it."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +80,30 @@ class Snapshot:
     """The servers on this database."""
     log: LogState
 
+    @property
+    def held(self) -> Held | None:
+        """Who holds the horizon, if somebody has for longer than a moment."""
+        if not self.log.holders:
+            return None
+        holder, others = self.log.holders[0], len(self.log.holders) - 1
+        since = None if holder.age is None else self.at - timedelta(seconds=holder.age)
+        return Held(holder, since, self.log.horizon, max(0, self.log.drawn - self.log.horizon), others)
+
     @cached_property
     def by_address(self) -> Mapping[str, SubscriptionInfo]:
         """Each by its `group/name`."""
         return {f"{info.group}/{info.name}": info for info in self.subscriptions}
+
+
+async def narrowed(snapshot: Snapshot, reach: Reach) -> Snapshot:
+    """Return the part of a snapshot that is within a scope: subscriptions, and the workers of their groups."""
+    if not reach.scope.limited:
+        return snapshot
+    sees = await reach.sees()
+    subscriptions = [info for info in snapshot.subscriptions if sees(info.group, info.name)]
+    groups = {info.group for info in subscriptions}
+    workers = [worker for worker in snapshot.workers if worker.group in groups]
+    return replace(snapshot, subscriptions=subscriptions, workers=workers)
 
 
 class Observer:
@@ -96,9 +132,5 @@ class Observer:
     async def _log(self) -> LogState:
         log = self._mp.log
         [[drawn, is_called, newest]] = await log.database.execute(self._statements().get("log"), {})
-        holders: tuple[Holder, ...] = ()
-        if is_called and drawn > log.horizon.position:
-            rows = await log.database.execute(log.statements.get("holders"), {})
-            found = (Holder(*row) for row in rows)
-            holders = tuple(holder for holder in found if holder.age is None or holder.age > NAME_AFTER)
-        return LogState(log.horizon.position, drawn if is_called else 0, newest, holders)
+        held = await log.horizon.held_back()
+        return LogState(held.horizon, drawn if is_called else 0, newest, held.lasting)

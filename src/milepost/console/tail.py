@@ -107,7 +107,7 @@ class Tail(Answer):
         choice = self._choice
         pages = self._visit.mp.follow_pages(
             choice.stream or None,
-            category=choice.category or None,
+            category=choice.categories,
             types=choice.type or None,
             where=choice.where or None,
             after=after,

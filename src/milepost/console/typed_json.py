@@ -6,22 +6,26 @@ from typing import Any
 import msgspec
 
 from milepost.errors import InvalidMessage
+from milepost.server.counting import check_containers, check_depth, count_containers
+from milepost.server.limits import Limits
 
 
-def object_of(field: str, text: str) -> dict[str, Any]:
+def object_of(field: str, text: str, limits: Limits) -> dict[str, Any]:
     """An object; nothing typed is an empty one."""
     if not text.strip():
         return {}
-    found = msgspec.json.decode(checked_json(field, text))
+    found = msgspec.json.decode(checked_json(field, text, limits))
     if not isinstance(found, dict):
         raise InvalidMessage(field, 'an object is wanted, such as {"region": "EU"}')
     return found
 
 
-def checked_json(field: str, text: str) -> bytes:
+def checked_json(field: str, text: str, limits: Limits) -> bytes:
     """JSON that can be stored as it is; if it is none, the place where it goes wrong."""
     try:
         encoded = text.encode()
+        check_containers(field, count_containers(encoded), limits.containers)
+        check_depth(field, encoded, limits.depth)
         msgspec.json.decode(encoded)
     except RecursionError:
         raise InvalidMessage(field, "it is nested too deeply") from None

@@ -19,13 +19,16 @@ from milepost.console.entry import Entry
 from milepost.console.flash import SECONDS, Flash, Tone, flash_of
 from milepost.console.live import Live
 from milepost.console.regions import Regions
-from milepost.console.snapshot import Snapshot
+from milepost.console.snapshot import Snapshot, narrowed
 from milepost.console.templating import edition, rendered
+from milepost.server.access.reach import Reach
 from milepost.server.access.role import Role
 from milepost.server.access.visitor import Visitor
 from milepost.server.asgi import Receive, Scope, Send, header
 from milepost.server.beside import PREFIX, Served
+from milepost.server.body import BODY, Body
 from milepost.server.events import MEDIA_TYPE, EventStream
+from milepost.server.limits import Limits
 from milepost.server.problems import INTERNAL, Problem, answer_to
 
 Load = Callable[[Snapshot], Awaitable[Mapping[str, Any]]]
@@ -57,6 +60,17 @@ class Visit:
     def mp(self) -> Milepost:
         """What is looked at."""
         return self.served.mp
+
+    @property
+    def reach(self) -> Reach:
+        """What the visitor may reach with the scope of their token."""
+        return Reach(self.mp, self.visitor.scope)
+
+    @property
+    def limits(self) -> Limits:
+        """How much may be sent."""
+        body: Body = self.scope[BODY]
+        return body.limits
 
     @property
     def root(self) -> str:
@@ -92,7 +106,13 @@ class Visit:
     @property
     def live_key(self) -> Hashable:
         """What is the same for all who see the same page."""
-        return (self.scope["path"], tuple(sorted(self.query.items())), self.visitor.roles, self.root)
+        return (
+            self.scope["path"],
+            tuple(sorted(self.query.items())),
+            self.visitor.roles,
+            self.visitor.scope,
+            self.root,
+        )
 
     @property
     def csrf(self) -> str:
@@ -114,10 +134,10 @@ class Visit:
         if MEDIA_TYPE in (header(self.scope, b"accept") or ""):
             return Events(self.live_pages, self, template, load)
         still = {} if once is None else await once()
-        snapshot = await self.live_pages.watch.now()
+        snapshot = await narrowed(await self.live_pages.watch.now(), self.reach)
         known = self.live_pages.known(self.live_key, snapshot.number)
         context = {**await load(snapshot), **still, "drawn_from": snapshot.number}
-        html, regions = self._drawn(template, context, known)
+        html, regions = self._drawn(template, context, known, snapshot=snapshot)
         self.live_pages.remember(self.live_key, snapshot, regions.drawn)
         return Page(html.encode(errors="backslashreplace"), headers=self._headers())
 
@@ -150,13 +170,20 @@ class Visit:
 
     async def regions(self, template: str, load: Load, snapshot: Snapshot) -> Mapping[str, str]:
         """The regions of a page."""
-        _, regions = self._drawn(template, await load(snapshot))
+        snapshot = await narrowed(snapshot, self.reach)
+        _, regions = self._drawn(template, await load(snapshot), snapshot=snapshot)
         return regions.drawn
 
     def _drawn(
-        self, template: str, context: Mapping[str, Any], known: Mapping[str, str] | None = None
+        self,
+        template: str,
+        context: Mapping[str, Any],
+        known: Mapping[str, str] | None = None,
+        *,
+        snapshot: Snapshot | None = None,
     ) -> tuple[str, Regions]:
         regions = Regions(known)
+        snapshot = snapshot or self.live_pages.watch.newest
         common = {
             "visit": self,
             "url": self.url,
@@ -167,6 +194,7 @@ class Visit:
             "flash": flash_of(self.cookies.get(FLASH)),
             "theme": theme if (theme := self.cookies.get(THEME)) in ("light", "dark") else None,
             "entries": self.entries,
+            "held": snapshot.held if snapshot is not None and self.may(Role.READ) else None,
             "follows": False,
             "drawn_from": 0,
         }

@@ -70,6 +70,17 @@ class Watch:
         """What keeps anybody from looking, if something did the last time."""
         return self._failure
 
+    @property
+    def newest(self) -> Snapshot | None:
+        """How everything stood when it was looked last; None: nobody has yet, or nobody can."""
+        return self._newest if self._failure is None else None
+
+    async def look_if_old(self) -> None:
+        """Look unless that was done lately, for pages that do not follow; raises `Unavailable` like `check`."""
+        with suppress(Exception):
+            await self.now()
+        self.check()
+
     def check(self) -> None:
         """Raises `Unavailable` if the database is known to be away: it is looked for every few seconds."""
         is_looking = self._task is not None and not self._task.done()

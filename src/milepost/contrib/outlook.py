@@ -22,6 +22,9 @@ PATIENCE = 3.0
 KEPT = 90.0
 """Seconds after which an old answer is worse than none."""
 
+LONGEST_CAUSE = 250
+"""Bytes of a key or of filters that are told."""
+
 
 class LogOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """How the log stands."""
@@ -34,6 +37,8 @@ class LogOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     """The age in seconds of the transaction that holds the horizon back, if one does and its age is known."""
     held_by: str = ""
     """Who that is: its pid, or the name of a prepared transaction."""
+    held_lasting: str = ""
+    """The same in words, once it lasts for longer than any short append takes."""
     application: str = ""
     """What it calls itself."""
 
@@ -50,10 +55,17 @@ class SubscriptionOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     waiting: int
     parked: int
     unrouted: int
+    stopped_lanes: int = 0
+    """Lanes that read no further, since a limit of rows is reached."""
+    stopped_limit: str = ""
+    """That limit, if there are such lanes: `max_waiting` or `max_unrouted`; of two the one of the first lane."""
+    stopped_cause: str = ""
+    """A key or the filters that are behind it, not longer than a label should be."""
 
     @classmethod
     def of(cls, info: SubscriptionInfo) -> "SubscriptionOutlook":
         """What of everything that is known is measured."""
+        limits = [lane.stopped for lane in info.lanes if lane.stopped is not None]
         return cls(
             subscription=info.name,
             status=info.status,
@@ -64,6 +76,9 @@ class SubscriptionOutlook(msgspec.Struct, frozen=True, tag=True, kw_only=True):
             waiting=info.waiting,
             parked=info.parked,
             unrouted=info.unrouted,
+            stopped_lanes=len(limits),
+            stopped_limit=limits[0].limit if limits else "",
+            stopped_cause=_short(limits[0].cause) if limits else "",
         )
 
 
@@ -73,6 +88,12 @@ class Outlook(msgspec.Struct, frozen=True):
     log: LogOutlook
     subscriptions: tuple[SubscriptionOutlook, ...]
     """Those of the program's own group."""
+
+
+def _short(text: str) -> str:
+    """Without what would have to be escaped, and cut: a process says all of it in one piece."""
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    return printable.encode()[:LONGEST_CAUSE].decode(errors="ignore")
 
 
 _complaints = Complaints(logging.getLogger("milepost.metrics"), "how the subscriptions stand")
@@ -100,16 +121,16 @@ async def _asked(mp: Milepost) -> Outlook:
 
 
 async def _log_outlook(log: Log) -> LogOutlook:
-    horizon, head = log.horizon.position, log.horizon.drawn
-    holders = await log.horizon.holders() if horizon < head else []
-    if not holders:
-        return LogOutlook(horizon=horizon, head=head)
-    oldest = max(holders, key=lambda holder: holder.age or 0.0)
+    held = await log.horizon.held_back()
+    if not held.holders:
+        return LogOutlook(horizon=held.horizon, head=held.drawn)
+    oldest = held.holders[0]
     return LogOutlook(
-        horizon=horizon,
-        head=head,
-        held_for=oldest.age or 0.0,
+        horizon=held.horizon,
+        head=held.drawn,
+        held_for=held.seconds,
         held_by=str(oldest.pid or oldest.gid),
+        held_lasting=held.lasting[0].name if held.lasting else "",
         application=oldest.application,
     )
 

@@ -33,7 +33,7 @@ except ImportError as error:
 __all__ = ["CONTENT_TYPE_LATEST", "Metrics", "Snapshot", "families", "instrument", "text"]
 
 LABELS = ("group", "subscription")
-STATUSES = ("running", "paused", "stalled", "waiting")
+STATUSES = ("running", "paused", "stalled", "stopped", "waiting")
 
 _COUNTERS = {
     "handled": ("milepost_messages_handled", "Messages that were handled."),
@@ -182,6 +182,11 @@ def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     status = GaugeMetricFamily(
         "milepost_subscription_status", "1 for the status that it has.", labels=(*LABELS, "status")
     )
+    stopped = GaugeMetricFamily(
+        "milepost_lanes_stopped",
+        "Lanes that read no further, since a limit of rows is reached.",
+        labels=(*LABELS, "limit", "cause"),
+    )
     for group, each in ((one.group, each) for one in snapshots for each in one.subscriptions):
         of = (group, each.subscription)
         positions.add_metric(of, each.lag_positions)
@@ -191,7 +196,9 @@ def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
             deliveries.add_metric((*of, state), getattr(each, state))
         for one in STATUSES:
             status.add_metric((*of, one), float(each.status == one))
-    yield from (positions, seconds, in_flight, deliveries, status)
+        if each.stopped_lanes:
+            stopped.add_metric((*of, each.stopped_limit, each.stopped_cause), each.stopped_lanes)
+    yield from (positions, seconds, in_flight, deliveries, status, stopped)
 
 
 def _of_logs(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

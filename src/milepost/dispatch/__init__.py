@@ -21,6 +21,7 @@ from milepost.dispatch.exchange import (
     Write,
 )
 from milepost.dispatch.lane import Lane
+from milepost.dispatch.limit import LimitReached
 from milepost.dispatch.retry import Retry
 from milepost.dispatch.route import Route
 from milepost.dispatch.routes import Routes
@@ -38,6 +39,7 @@ __all__ = [
     "HeldKey",
     "Lane",
     "LaneState",
+    "LimitReached",
     "Loaded",
     "Move",
     "Retry",

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from milepost.dispatch.delivery import Row, State, Suspicion
+from milepost.dispatch.reasons import one_line
 from milepost.dispatch.retry import Retry
 
 ALONE = "a process vanished while it ran, with others: it runs alone now"
@@ -44,7 +45,8 @@ def attempted(
         due=None,
         route=None,
         suspicion=None,
-        reason=reason,
+        waits_since=None if more else row.waits_since,
+        reason=one_line(reason),
         error=error,
         consumer=consumer or row.consumer,
     )
@@ -61,6 +63,13 @@ def failed(row: Row, now: float, policy: Retry, random: Callable[[], float], aft
 def postponed(row: Row, now: float, seconds: float) -> Row:
     """Tried again after so many seconds."""
     return row.changed(state=State.RETRYING, due=now + seconds)
+
+
+def waiting(row: Row, now: float, seconds: float, within: float) -> Row:
+    """Tried again after so many seconds, maybe by somebody who can read it; parked if nobody came in time."""
+    since = now if row.waits_since is None else row.waits_since
+    left = since + within - now
+    return postponed(row.changed(waits_since=since), now, min(seconds, left)) if left > 0 else parked(row)
 
 
 def parked(row: Row) -> Row:

@@ -1,6 +1,6 @@
 """What a lane has in memory, and how entries move from place to place."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat, takewhile
 from operator import attrgetter
 from typing import Generic
@@ -40,8 +40,8 @@ class Board(Generic[M]):
         """Rows that were due or ran, and are not to: a person skipped them, or their key has an earlier one."""
         self.guards: dict[int, Delivery[M]] = {}
         """Deliveries that are handed out as soon as their rows say that they run."""
-        self.suspicious: set[int] = set()
-        """Rows that said `running` when a process vanished, and do not say yet that they run alone."""
+        self.suspicious: dict[int, M] = {}
+        """Messages whose rows said `running` when a process vanished, and do not say yet that they run alone."""
         self.bytes = 0
         self.lent = 0
         self.lent_bytes = 0
@@ -157,7 +157,7 @@ class Board(Generic[M]):
         """It is done."""
         entry.place = GONE
         if entry.suspect:
-            self.suspicious.discard(entry.position)
+            self.suspicious.pop(entry.position, None)
         if entry.row is None:
             del self.window.entries[entry.position]
             self.bytes -= entry.size
@@ -170,11 +170,11 @@ class Board(Generic[M]):
     def finish_all(self, entries: Iterable[Entry[M]]) -> None:
         """They are done. What every healthy message goes through, so nothing is called that need not be."""
         of_window, keys = self.window.entries, self.keys
-        heads, unknown, stored = keys.heads, keys.unknown, keys.stored
+        heads, unknown, stored, strays = keys.heads, keys.unknown, keys.stored, keys.strays
         freed: list[Entry[M]] = []
         volume = 0
         for entry in entries:
-            if entry.row is not None or entry.suspect:
+            if entry.row is not None or entry.suspect or (strays and entry.position in strays):
                 self.finish(entry)
                 continue
             entry.place = GONE
@@ -214,6 +214,62 @@ class Board(Generic[M]):
         if not self.holds_key(fate):
             self._free(entry)
 
+    def reorder(self, settings: Settings, key_of: Callable[[M], str | None], rows: Mapping[int, Row]) -> None:
+        """Everything gets its key anew. `rows` has what is stored by now of the rows that are here.
+
+        What is out, or waits to be written, stays so, and holds its new key: several of one key may be out.
+        """
+        self.settings = settings
+        self.keys.clear()
+        self.ready.clear()
+        self.suspects.clear()
+        seen = [rows[position] for position in self.seen if position in rows]
+        # Without a key nothing waits for its turn.
+        stays = (State.RUNNING, State.SKIPPED)
+        self.seen = {row.position: row for row in seen if row.key is not None or row.state in stays}
+        for entry in list(self.aside.values()):
+            if entry.fate is not None and entry.fate.state is State.UNROUTED:
+                self.recall(entry)
+        waiting: list[Entry[M]] = []
+        for entry in sorted([*self.window.entries.values(), *self.rows.values()]):
+            entry.key = key_of(entry.message)
+            entry.next = entry.last = None
+            if entry.row is not None:
+                entry.row = rows.get(entry.position) or entry.row.changed(key=entry.key)
+            if entry.fate is not None:
+                entry.fate = entry.fate.changed(key=entry.key)
+            if entry.place in (READY, BLOCKED):
+                entry.place = BLOCKED
+                waiting.append(entry)
+            elif (
+                entry.key is not None
+                and entry.place in _BUSY
+                and (entry.fate is None or self.holds_key(entry.fate))
+            ):
+                self.keys.strays.add(entry.position, entry.key)
+                self.keys.unknown[entry.key] = None
+        self._reorder_suspicious(key_of, rows)
+        # So that a new message of a key which one of them holds is looked up.
+        self.has_rows = self.has_rows or bool(self.keys.strays)
+        for entry in waiting:
+            if entry.key is None:
+                self.make_ready(entry)
+            elif self.keys.append(entry, entry.key):
+                if self.has_rows:
+                    self.keys.unknown[entry.key] = None
+                else:
+                    self.make_ready(entry)
+
+    def _reorder_suspicious(self, key_of: Callable[[M], str | None], rows: Mapping[int, Row]) -> None:
+        """What is to run alone and is not here yet is looked up."""
+        for position, message in self.suspicious.items():
+            if position in self.rows:
+                continue
+            if (key := key_of(message)) is not None:
+                self.keys.unknown[key] = None
+            elif (row := rows.get(position)) is not None and row.state is State.RUNNING:
+                self.make_ready(self.load(Loaded(row, message)))
+
     def look_up_all(self) -> None:
         """Every key is looked up again before anything else of it runs."""
         for key, head in self.keys.heads.items():
@@ -227,6 +283,8 @@ class Board(Generic[M]):
         if entry.row is not None and entry.row.state is State.SKIPPED:
             self.finish(entry)
             return
+        if key is not None and self.keys.strays.drop(entry.position):
+            self.keys.insert(entry, key)
         if key is not None and key in self.keys.stored and entry.row is None:
             self.keys.unknown[key] = None
         if key is not None and key in self.keys.unknown:
@@ -247,7 +305,8 @@ class Board(Generic[M]):
     def _free(self, entry: Entry[M]) -> None:
         """Lets the next of the key go on."""
         key = entry.key
-        if key is None:
+        if key is None or self.keys.strays.drop(entry.position):
+            # What a stray held is unknown: it is looked up.
             return
         following = self.keys.advance(entry, key)
         if key in self.keys.unknown:
@@ -280,6 +339,7 @@ class Board(Generic[M]):
         """Nothing of it is left here."""
         entry.place = GONE
         position = entry.position
+        self.keys.strays.drop(position)
         if self.window.entries.pop(position, None) or self.rows.pop(position, None):
             self.bytes -= entry.size
         self.aside.pop(position, None)
@@ -288,7 +348,7 @@ class Board(Generic[M]):
     def start(self, entry: Entry[M], row: Row) -> None:
         """Its row says now that it runs."""
         entry.guard = False
-        self.suspicious.discard(entry.position)
+        self.suspicious.pop(entry.position, None)
         entry.row = row
         self.window.entries.pop(entry.position, None)
         self.rows[entry.position] = entry
@@ -309,7 +369,7 @@ class Board(Generic[M]):
             if entry.fate is not None and entry.fate.state is State.UNROUTED:
                 entry.fate = entry.fate.changed(attempts=row.attempts, total=row.total)
         elif entry.place != GONE:
-            self.suspicious.discard(row.position)
+            self.suspicious.pop(row.position, None)
             self.forget(entry)
             self.seen[row.position] = row
 
@@ -330,7 +390,7 @@ class Board(Generic[M]):
     def is_busy(self, key: str) -> bool:
         """Whether something of the key has been handed out here, or waits to be written."""
         head = self.keys.heads.get(key)
-        return head is not None and head.place in _BUSY
+        return (head is not None and head.place in _BUSY) or self.keys.strays.hold(key)
 
     def take_back_unrouted(self, key: str) -> None:
         """The first of a key that found no taker, and has no row yet, waits behind rows of its key."""

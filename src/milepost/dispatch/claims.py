@@ -97,7 +97,12 @@ class Claims(Generic[M]):
     @property
     def promised(self) -> int:
         """How many are in force and not handed out."""
-        return len(self._board.guards) + sum(delivery.is_in_force for delivery in self._started)
+        return len(self.promises())
+
+    def promises(self) -> list[Delivery[M]]:
+        """Those that are in force and not handed out."""
+        promised = [*self._board.guards.values(), *self._started]
+        return [delivery for delivery in promised if delivery.is_in_force]
 
     def may_start(self, entry: Entry[M]) -> None:
         """Its row says that it runs."""
@@ -112,8 +117,7 @@ class Claims(Generic[M]):
 
     def skipped(self) -> list[Entry[M]]:
         """Ends claims on what a person skipped before it was handed out."""
-        promised = [*self._board.guards.values(), *self._started]
-        entries = [delivery.entry for delivery in promised if delivery.entry.delivery is delivery]
+        entries = [delivery.entry for delivery in self.promises()]
         found = [entry for entry in entries if entry.row is not None and entry.row.state is State.SKIPPED]
         for entry in found:
             self.revoke(entry)

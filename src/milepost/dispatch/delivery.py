@@ -69,6 +69,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """For an unrouted one: the route that had no room for it, if one matched."""
     suspicion: Suspicion | None = None
     """Whether it may have ended a process; None: nothing says so."""
+    waits_since: float | None = None
+    """Since when it waits for somebody who can read it; None: nobody has said that he cannot."""
     reason: str = ""
     error: str = ""
     consumer: str | None = None

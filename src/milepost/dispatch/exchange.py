@@ -62,6 +62,8 @@ class Write(msgspec.Struct, frozen=True):
     cursor: Cursor
     moves: Sequence[Move]
     tally: Tally
+    keep_done: float | None = None
+    """For how many seconds rows are kept of what is done, for people to look at; None: they go at once."""
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):

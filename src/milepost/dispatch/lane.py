@@ -1,15 +1,16 @@
 """A lane: decides which message goes to whom, what is stored of it, and how far the cursor may move."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Generic
 
-from milepost.dispatch.attempts import attempted, blamed, failed, is_suspect, parked, postponed
+from milepost.dispatch.attempts import attempted, blamed, failed, is_suspect, parked, postponed, waiting
 from milepost.dispatch.board import Board
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
 from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, READY, Delivery, Entry, M, Row, State
-from milepost.dispatch.exchange import Answer, Cursor, Exchange, LaneState, Loaded, Tally
+from milepost.dispatch.exchange import Answer, Counts, Cursor, Exchange, LaneState, Loaded, Tally
 from milepost.dispatch.ledger import Ledger
+from milepost.dispatch.limit import LimitReached
 from milepost.dispatch.member import Member
 from milepost.dispatch.route import Route
 from milepost.dispatch.router import Router
@@ -167,10 +168,14 @@ class Lane(Generic[M]):
         """How many of those wait until their rows say that they run."""
         return self._claims.promised
 
+    def deliveries(self) -> list[Delivery[M]]:
+        """What is handed out, or promised."""
+        entries = [*self._board.window.entries.values(), *self._board.rows.values()]
+        return [entry.delivery for entry in entries if entry.delivery is not None]
+
     def handed_out(self) -> dict[int, float | None]:
         """The positions of what is handed out, or promised, and when its consumer began with it, if it has."""
-        entries = [*self._board.window.entries.values(), *self._board.rows.values()]
-        return {entry.position: entry.delivery.begun for entry in entries if entry.delivery is not None}
+        return {delivery.entry.position: delivery.begun for delivery in self.deliveries()}
 
     # Settling: each returns what was refused, because it is no longer that claim's
 
@@ -194,6 +199,7 @@ class Lane(Generic[M]):
         *,
         after: float | None = None,
         count: bool = True,
+        within: float | None = None,
         reason: str = "",
         error: str = "",
         cause: type[BaseException] | None = None,
@@ -201,13 +207,19 @@ class Lane(Generic[M]):
         """They failed: tried again `after` so many seconds, or as the policy says, or parked at its limit.
 
         With `count=False` it is no attempt: there is no limit, and it comes back after `after` seconds, at once
-        by default.
+        by default. With `within` there is one: it waits for somebody who can read it, and is parked if nobody does
+        in so many seconds from the first time on.
         """
         policy = self._board.settings.retry.policy_for(cause)
         refused: list[Delivery[M]] = []
         for delivery in self._ended(deliveries, refused):
             row = self._attempted(delivery.entry, now, count, reason, error, delivery.consumer)
-            row = failed(row, now, policy, self._random, after) if count else postponed(row, now, after or 0)
+            if count:
+                row = failed(row, now, policy, self._random, after)
+            elif within is not None:
+                row = waiting(row, now, after or 0, within)
+            else:
+                row = postponed(row, now, after or 0)
             self._put_aside(delivery.entry, row, now, is_failure=count)
         return refused
 
@@ -267,6 +279,10 @@ class Lane(Generic[M]):
     def configure(self, consumer: str, routes: Sequence[Route]) -> None:
         """A consumer's routes are others from now on; what it has stays with it. Without any it drains."""
         self._consumers().configure(consumer, routes)
+
+    def share_by(self, strategy: str, bucket_of: Callable[[M], int] | None = None) -> None:
+        """Consumers share messages by another strategy from now on; what they have stays with them."""
+        self._consumers().share_by(strategy, bucket_of)
 
     def doubt(self, consumer: str) -> None:
         """A consumer was late: what is pinned to it goes to others, until it is trusted again."""
@@ -337,9 +353,14 @@ class Lane(Generic[M]):
         return self._board.window.cursor()
 
     @property
-    def stopped(self) -> str | None:
-        """Why nothing goes on, in words, if it does not."""
-        return self._breaker.stalled or self._ledger.stopped
+    def stopped(self) -> LimitReached | None:
+        """The limit at which it reads no further, if it is there: `max_waiting` or `max_unrouted`."""
+        return self._ledger.stopped
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows the subscription has, of all its lanes, as this lane's last answer said."""
+        return self._ledger.counts
 
     def wake_at(self) -> float | None:
         """When something is to be done though nothing happens: a time-out, a row that is due, a probe."""
@@ -420,13 +441,37 @@ class Lane(Generic[M]):
         """Other settings from now on, for the breaker of all lanes too."""
         before = self._board.settings
         if settings.ordered != before.ordered:
-            raise ValueError("an order cannot be changed while messages are open")
+            raise ValueError("another order is put in force with `reorder`")
         self._board.settings = settings
         if settings.on_park != before.on_park:
             self._board.look_up_all()
             self._ledger.look_for_heads()
         self._breaker.stall_after = settings.stall_after
         self._breaker.pace = settings.retry.delay
+
+    @property
+    def stored_rows(self) -> dict[int, int | None]:
+        """The rows that are known here: their positions and revisions; None: any."""
+        board = self._board
+        rows = {entry.position: entry.row for entry in board.rows.values()} | board.seen
+        revisions = {position: row.revision for position, row in rows.items() if row is not None}
+        return {**dict.fromkeys(board.suspicious), **revisions}
+
+    def reorder(self, settings: Settings, key_of: Callable[[M], str | None], rows: Mapping[int, Row]) -> None:
+        """Another order from now on, whatever is out; None is the key of a message without one.
+
+        The store has it already: `rows` has what it says now of those of `stored_rows` that had the revision known
+        here. What is out stays with whoever has it, and nothing else of its new key goes out before it is settled;
+        what is promised, and not out yet, goes by the new order. Only what went out before may come again before a
+        lower one of its key. ValueError while an exchange is under way: it would write what is no longer so.
+        """
+        if self._ledger.is_under_way:
+            raise ValueError("an exchange is under way")
+        self.give_back(self._claims.promises())
+        if self._router is not None:
+            self._router.reordered()
+        self._board.reorder(settings, key_of, rows)
+        self._ledger.reordered()
 
     def _end_starts(self, now: float) -> None:
         """What a row says to be running no longer does, and was no attempt; a suspect stays one."""
@@ -508,7 +553,7 @@ class Lane(Generic[M]):
             if is_suspect(loaded.row):
                 self._end_alone(loaded, state)
                 continue
-            self._board.suspicious.add(loaded.row.position)
+            self._board.suspicious[loaded.row.position] = loaded.message
             if loaded.row.key is not None:
                 self._board.keys.unknown[loaded.row.key] = None
             else:

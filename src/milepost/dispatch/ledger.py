@@ -10,7 +10,8 @@ from milepost.dispatch.board import Board, was_given_back
 from milepost.dispatch.breaker import Breaker
 from milepost.dispatch.claims import Claims
 from milepost.dispatch.delivery import ASIDE, BLOCKED, GONE, GUARDED, OPEN, Delivery, Entry, M, Row, State
-from milepost.dispatch.exchange import Answer, Ask, Cursor, Exchange, LaneState, Loaded, Move, Tally, Write
+from milepost.dispatch.exchange import Answer, Ask, Counts, Cursor, Exchange, LaneState, Loaded, Move, Tally, Write
+from milepost.dispatch.limit import LimitReached
 from milepost.dispatch.router import Router, Scan
 
 _PER_KEY = 100
@@ -70,8 +71,6 @@ class Ledger(Generic[M]):
         self._failed = 0
         self.settled = 0
         """Messages settled since the last write."""
-        self.stopped: str | None = None
-        """Why the cursor stops though messages wait, if it does."""
 
     # What has been tried
 
@@ -137,8 +136,7 @@ class Ledger(Generic[M]):
 
     def _has_followers(self) -> bool:
         """Whether something waits behind stored rows of its key, and may get a row of its own."""
-        waiting = self._counts.waiting < self._board.settings.max_waiting
-        return waiting and any(True for key in self._held_keys() for _ in self._waiting_here(key))
+        return self._counts.waiting < self._board.settings.max_waiting and self._key_with_followers() is not None
 
     def wake_at(self) -> float | None:
         """When rows are due that there is room for."""
@@ -154,6 +152,12 @@ class Ledger(Generic[M]):
         if self._board.has_rows and self._board.settings.ordered:
             self._heads_after = ""
 
+    def reordered(self) -> None:
+        """Rows have other keys: any of them may be the lowest of its key."""
+        self._heads_after = None
+        self.look_for_heads()
+        self.look_at(float("-inf"))
+
     def look_at(self, due: float) -> None:
         """Some row is due then. What an exchange under way finds may be older than that."""
         if self._under_way is not None:
@@ -164,6 +168,32 @@ class Ledger(Generic[M]):
     def unrouted_left(self) -> int:
         """How many more unrouted rows there may be."""
         return max(0, self._board.settings.max_unrouted - self._counts.unrouted)
+
+    @property
+    def stopped(self) -> LimitReached | None:
+        """The limit that keeps a message here from getting its row, and so the cursor from passing it."""
+        settings, counts = self._board.settings, self._counts
+        # The counts first: this is asked often, and looking for a message takes longer.
+        if counts.waiting >= settings.max_waiting and (key := self._key_with_followers()) is not None:
+            return LimitReached(limit="max_waiting", most=settings.max_waiting, rows=counts.waiting, key=key)
+        if self._router is not None and self.unrouted_left() == 0 and self._has_unrouted():
+            filters = self._router.filters()
+            return LimitReached(
+                limit="max_unrouted", most=settings.max_unrouted, rows=counts.unrouted, filters=filters
+            )
+        return None
+
+    def _key_with_followers(self) -> str | None:
+        return next((key for key in self._held_keys() for _ in self._waiting_here(key)), None)
+
+    def _has_unrouted(self) -> bool:
+        fates = (entry.fate for entry in self._board.aside.values())
+        return any(fate is not None and fate.state is State.UNROUTED for fate in fates)
+
+    @property
+    def counts(self) -> Counts:
+        """How many rows the subscription has, as the last answer said."""
+        return self._counts
 
     def make(self, now: float, commits: Sequence[Delivery[M]], closing: bool) -> Exchange[M] | None:
         """The next exchange; None if there is nothing to write and nothing to ask."""
@@ -196,11 +226,10 @@ class Ledger(Generic[M]):
         recovers = tally.succeeded and self._breaker.stalled
         if not moves and not commits and cursor == self._written and not recovers:
             return None
-        return Write(cursor, moves, tally)
+        return Write(cursor, moves, tally, self._board.settings.keep_done)
 
     def _changes(self, now: float, closing: bool, dropped: list[Entry[M]]) -> Iterator[_Step[M]]:
         board = self._board
-        self.stopped = None
         allowance = _Allowance(board.settings.max_waiting - self._counts.waiting)
         held: dict[str, None] = {}
         written: set[int] = set()
@@ -231,9 +260,7 @@ class Ledger(Generic[M]):
         """What was set aside, as far as there may be more unrouted ones."""
         allowance = _Allowance(self._board.settings.max_unrouted - self._counts.unrouted)
         for entry in self._board.aside.values():
-            if entry.fate and entry.fate.state is State.UNROUTED and not allowance.take():
-                self.stopped = f"unrouted: {self._counts.unrouted:,} messages"
-            else:
+            if not (entry.fate and entry.fate.state is State.UNROUTED) or allowance.take():
                 yield entry
 
     def _followers(
@@ -241,7 +268,6 @@ class Ledger(Generic[M]):
     ) -> Iterator[_Step[M]]:
         for entry in self._waiting_here(key, written):
             if not allowance.take():
-                self.stopped = f"waiting behind others: {self._counts.waiting:,} messages, some of key {key!r}"
                 return
             row = entry.as_row(State.WAITING, now)
             yield _Step(Move.of(entry.position, None, row), entry)
@@ -253,6 +279,8 @@ class Ledger(Generic[M]):
 
     def _waiting_here(self, key: str, written: Collection[int] = ()) -> Iterator[Entry[M]]:
         """New messages that wait behind rows of their key, stored or `written`, and behind nothing without one."""
+        if self._board.keys.strays.hold(key):
+            return
         for entry in self._board.keys.chain(key):
             if entry.row is not None or entry.place == GONE or entry.position in written:
                 continue
@@ -313,7 +341,7 @@ class Ledger(Generic[M]):
             raise RuntimeError("there is no exchange under way")
         exchange = under_way.exchange
         self._counts = answer.counts
-        self._board.has_rows = answer.rows
+        self._board.has_rows = answer.rows or bool(self._board.keys.strays)
         self._breaker.learn(answer.streak, answer.stalled, answer.counts.retrying, under_way.told)
         if exchange.write is not None:
             self._wrote(exchange.write, under_way, answer.moved)
@@ -428,6 +456,8 @@ def _dealt_with(row: Row, now: float) -> Row:
     """What a row that was due becomes when nothing is to run."""
     if row.state is State.SKIPPED:
         return row.changed(due=None)
+    if row.key is None:
+        return row.changed(state=State.RETRYING, due=now, since=now)
     return row.changed(state=State.WAITING, due=None, since=now)
 
 

@@ -1,5 +1,6 @@
 """What a consumer asks for."""
 
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +33,13 @@ class Route:
         object.__setattr__(self, "filter", None if self.where is None else compile_filter(self.where))
         if self.capacity < 0 or self.capacity_bytes < 0:
             raise ValueError(f"the capacities of route {str(self)!r} must not be negative; 0 pauses it")
+
+    def renamed(self, name: str, *, capacity: int) -> "Route":
+        """Return the same route under another name and with another capacity; its filter is not compiled again."""
+        other = copy(self)
+        object.__setattr__(other, "name", name)
+        object.__setattr__(other, "capacity", capacity)
+        return other
 
     def __str__(self) -> str:
         return self.name or self.where or "everything"

@@ -121,6 +121,11 @@ class Router(Generic[M]):
         """Whether `relieve` would find something in a full window."""
         return self._routes.idle() and bool(self._routes.crowded())
 
+    def filters(self) -> tuple[str, ...]:
+        """The filters of all routes, each once; `*` is everything."""
+        texts = (group.filter.canonical if group.filter else "*" for group in self._routes.groups)
+        return tuple(dict.fromkeys(texts))
+
     # Unrouted rows
 
     def scan(self) -> Scan[M] | None:
@@ -208,6 +213,12 @@ class Router(Generic[M]):
             elif self._board.has_rows:
                 self._fall_behind(group, 0, None)
             self._known[group] = None
+
+    def reordered(self) -> None:
+        """Messages get their keys anew: what is queued is matched again, unrouted rows are looked for again."""
+        self._routes.clear()
+        for group in self._routes.groups if self._board.has_rows else ():
+            self._fall_behind(group, 0, None)
 
     def _fall_behind(self, group: Group[M], known_to: int, routes: frozenset[str] | None) -> None:
         group.known_to = min(group.known_to, known_to)

@@ -77,6 +77,13 @@ class Routes(Generic[M]):
         _check_names(routes)
         self._set_routes(consumer, routes)
 
+    def share_by(self, strategy: str, bucket_of: Callable[[M], int] | None = None) -> None:
+        """Share messages by another strategy from now on. What consumers have stays with them."""
+        self._make_group = _group_maker(strategy, bucket_of, self._uneven)
+        self._groups = {}
+        for consumer in self.consumers.values():
+            self._set_routes(consumer, [member.route for member in consumer.members.values()])
+
     def leave(self, name: str) -> Consumer[M]:
         """Takes a consumer out; what it has open is closed by the caller."""
         consumer = self.consumers.pop(name)
@@ -238,7 +245,10 @@ class Routes(Generic[M]):
                 self._forget(group)
 
     def _forget(self, group: Group[M]) -> None:
-        del self._groups[_key(group.filter, group.priority)]
+        key = _key(group.filter, group.priority)
+        # By another strategy it may have a successor.
+        if self._groups.get(key) is group:
+            del self._groups[key]
         self._full.pop(group, None)
         self._uneven.pop(group, None)
         self._moved.pop(group, None)

@@ -23,6 +23,7 @@ class Settings:
     `stall_after`: how many failures in a row, or messages retrying, stop the subscription. Defaults to 1,000.
     `max_waiting`, `max_unrouted`: how many such rows the subscription may have before its cursor stops. Default
     to 100,000.
+    `keep_done`: for how many seconds the store keeps rows of what is done. Defaults to None: not at all.
     """
 
     window: int = 1000
@@ -36,6 +37,7 @@ class Settings:
     stall_after: int = 1000
     max_waiting: int = 100_000
     max_unrouted: int = 100_000
+    keep_done: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("window", "window_bytes", "stall_after", "max_waiting", "max_unrouted"):

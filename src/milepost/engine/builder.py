@@ -52,6 +52,8 @@ class Builder:
     """Called when something may have become possible."""
     lost: Callable[[int, Owned, Exception], None]
     """Called when a lane of a subscription is lost."""
+    reports_soon: Callable[[], None]
+    """Called when what this process does should be told at once."""
 
     @property
     def rows(self) -> Rows:
@@ -71,6 +73,7 @@ class Builder:
             changed=self.changed,
             failed=self.failed,
             lost=lambda owned, error: self.lost(opened.id, owned, error),
+            reports_soon=self.reports_soon,
         )
         if self.audience is not None:
             runner.settling.telling = Telling(self.audience, subscription.name, self.place.group)
@@ -96,6 +99,7 @@ class Builder:
             self.clock,
             subscription.journal,
             batch=subscription.batch,
+            isolation=subscription.declaration.isolation,
             timeout=runner.timeout,
             lease=self.lease,
             stall_after=runner.settings.stall_after,

@@ -4,14 +4,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from functools import partial
+from threading import get_ident
+from types import TracebackType
 from typing import Any
 
 from milepost.dispatch import Delivery
 from milepost.engine.context import Context
+from milepost.engine.context_variables import ENDED, Suspended, first_step, other_steps
 from milepost.engine.handler import Handler
 from milepost.engine.outcomes import Park
 from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
+from milepost.engine.tracebacks import stack_of
 from milepost.engine.transaction import Transaction
 from milepost.log.message import Message
 from milepost.threads import Threads
@@ -20,17 +24,20 @@ AnyDelivery = Delivery[Message[Any]]
 
 
 class TimedOut(Exception):
-    """A call took longer than the subscription's time-out."""
+    """A call took longer than the subscription's time-out. Its traceback says where the handler was just then."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, where: TracebackType | None = None) -> None:
         super().__init__(f"timed out after {seconds:g} s")
+        self.__traceback__ = where
 
 
 class HandlerCancelled(Exception):
-    """Something that a handler waited for was cancelled, and not by Milepost."""
+    """Something that a handler waited for was cancelled, and not by Milepost. `__cause__` says what, and why."""
 
-    def __init__(self) -> None:
-        super().__init__("something that the handler waited for was cancelled")
+    def __init__(self, error: asyncio.CancelledError) -> None:
+        said = f": {error}" if str(error) else ""
+        super().__init__(f"something that the handler waited for was cancelled{said}")
+        self.__cause__ = error
 
 
 class Unhandled(Park):
@@ -40,8 +47,19 @@ class Unhandled(Park):
         super().__init__(f"no handler takes messages of type {type!r} any more")
 
 
+class TakenBack(Exception):
+    """An operator had everything given back that was out."""
+
+    def __init__(self) -> None:
+        super().__init__("an operator took back what was out")
+
+
 class Abandoned(asyncio.CancelledError):
     """The process ends while a call runs whose time was up."""
+
+    def __init__(self, timed_out: TimedOut) -> None:
+        super().__init__()
+        self.timed_out = timed_out
 
 
 class Calls:
@@ -75,8 +93,16 @@ class Calls:
         context = self._context(messages[0], max(delivery.attempt for delivery in deliveries))
         await self._call(handler, messages, context, slot, transaction)
 
+    def begin(self, handler: Handler, delivery: AnyDelivery) -> Suspended | None:
+        """Call an `async def` handler of one message up to where it waits: `first_step`, in one function."""
+        message = delivery.message
+        context = self._context(message, delivery.attempt) if handler.takes_context else None
+        steps = handler.call(*handler.prepare(message, context, None)).__await__()
+        waits_for = next(steps, ENDED)
+        return None if waits_for is ENDED else (steps, waits_for)
+
     def arguments(self, handler: Handler, delivery: AnyDelivery) -> tuple[Any, ...]:
-        """What a handler of one message is called with."""
+        """What a plain handler of one message is called with."""
         message = delivery.message
         context = self._context(message, delivery.attempt) if handler.takes_context else None
         return handler.prepare(message, context, None)
@@ -94,38 +120,74 @@ class Calls:
     async def _call(
         self, handler: Handler, subject: Any, context: Context, slot: Slot, transaction: Transaction | None
     ) -> None:
-        arguments = handler.prepare(subject, context, transaction)
+        variables = copy_context()
+        arguments = variables.run(handler.prepare, subject, context, transaction)
         slot.begin(self._timeout)
         try:
             if handler.is_async:
-                await handler.call(*arguments)
+                suspended = variables.run(first_step, handler.call, arguments)
+                if suspended is not None:
+                    await other_steps(variables, *suspended)
             else:
-                await self._in_thread(handler, arguments, slot)
-        except asyncio.CancelledError:
+                await self._in_thread(partial(variables.run, handler.call, *arguments), slot)
+        except asyncio.CancelledError as error:
             if slot.expired():
-                raise TimedOut(self._timeout) from None
+                raise TimedOut(self._timeout, error.__traceback__) from None
+            if slot.is_taken_back():
+                raise TakenBack from None
             if slot.is_ending():
                 raise
-            raise HandlerCancelled from None
+            raise HandlerCancelled(error) from error
         finally:
             slot.end()
 
-    async def _in_thread(self, handler: Handler, arguments: tuple[Any, ...], slot: Slot) -> None:
+    async def _in_thread(self, call: Callable[[], Any], slot: Slot) -> None:
         """A thread cannot be stopped: when its time is up its key stays held until it returns."""
-        future = self._threads.run(partial(copy_context().run, handler.call, *arguments))
-        late = False
+        running = ThreadCall(call)
+        future = self._threads.run(running.run)
+        late: TimedOut | None = None
+        taken_back = False
         while not future.done():
             try:
                 await asyncio.wait([future])
             except asyncio.CancelledError:
+                if slot.is_taken_back():
+                    taken_back = True
+                    continue
                 if not slot.expired():
-                    raise Abandoned if late else asyncio.CancelledError from None
-                late = True
-        error = future.exception()
+                    raise Abandoned(late) if late else asyncio.CancelledError from None
+                late = TimedOut(self._timeout, running.where())
+        error = future.result()
+        if taken_back:
+            raise TakenBack
         if late:
-            raise TimedOut(self._timeout)
+            raise late
+        if isinstance(error, GeneratorExit):
+            # In a coroutine it would say that this is closed.
+            raise RuntimeError("GeneratorExit") from error  # noqa: TRY004 - a failure, whatever it was
         if error is not None:
             raise error
+
+
+class ThreadCall:
+    """A call in a thread."""
+
+    def __init__(self, call: Callable[[], Any]) -> None:
+        self._call = call
+        self._thread: int | None = None
+
+    def run(self) -> BaseException | None:
+        """Call it; return what it raises. A future does not take everything, and a task would end the loop."""
+        self._thread = get_ident()
+        try:
+            self._call()
+        except BaseException as error:
+            return error
+        return None
+
+    def where(self) -> TracebackType | None:
+        """Return where it is just now."""
+        return None if self._thread is None else stack_of(self._thread, ThreadCall.run.__code__)
 
 
 def _never(message: Message[Any]) -> bool:

@@ -1,10 +1,10 @@
 """Which deliveries a caller's words mean."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from milepost.dispatch import State
-from milepost.progress.deliveries import LAST, Choice, Decision
+from milepost.progress.deliveries import LAST, Choice, Decision, Named
 from milepost.suggestions import suggestion
 
 States = str | Iterable[str]
@@ -28,7 +28,7 @@ def meant(
     state: States | None,
     key: str | None,
     reason: str | None,
-) -> Choice | Sequence[int]:
+) -> Choice | Named:
     """What is to be decided about: positions, or all, or all up to one; exactly one of them."""
     name = decision.name.lower()
     given = [word for word, is_given in _given(positions, all, up_to) if is_given]
@@ -39,10 +39,11 @@ def meant(
         usual = frozenset({State.PARKED})
         states = usual if state is None else _states(state, decision.applies_to, f"{name} takes")
         return Choice(states=states, key=key, reason=reason, up_to=_last("up_to", up_to))
-    if any(word is not None for word in (state, key, reason)):
-        raise TypeError(f"{name}: state, key and reason go with all=True and up_to, not with positions")
+    if any(word is not None for word in (key, reason)):
+        raise TypeError(f"{name}: key and reason go with all=True and up_to, not with positions")
+    states = decision.applies_to if state is None else _states(state, decision.applies_to, f"{name} takes")
     several = [positions] if isinstance(positions, int) else positions
-    return sorted({_number("positions", position) for position in several})
+    return Named(positions=sorted({_number("positions", position) for position in several}), states=states)
 
 
 def limited(limit: int | None) -> int | None:

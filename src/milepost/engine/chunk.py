@@ -4,12 +4,16 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import Context
 from dataclasses import dataclass
+from threading import get_ident
 from time import monotonic
+from types import TracebackType
 from typing import Any
 
 from milepost.engine.calls import AnyDelivery
+from milepost.engine.outcomes import ENDS_PROGRAM, EndsProgram
 from milepost.engine.owned import Owned
 from milepost.engine.slots import Slot
+from milepost.engine.tracebacks import stack_of
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +26,8 @@ class Item:
     arguments: tuple[Any, ...]
     context: Context
     error: BaseException | None = None
+    timed_out: Exception | None = None
+    """Set when its time is up, whatever becomes of the call."""
     seconds: float = 0.0
     """How long the call took."""
 
@@ -38,7 +44,10 @@ class Chunk:
         self._ended: deque[Item] = deque()
         self._slot = slot
         self._timeout = timeout
+        self._thread: int | None = None
         self.current: Item | None = None
+        self.ending: EndsProgram | None = None
+        """What ends the program, if one of the calls raised that; those after it have not begun."""
 
     @property
     def waits(self) -> bool:
@@ -47,6 +56,7 @@ class Chunk:
 
     def run(self) -> None:
         """In the thread: calls the handlers."""
+        self._thread = get_ident()
         while (item := _popped(self._waiting.popleft)) is not None:
             self.current = item
             self._slot.begin(self._timeout)
@@ -59,6 +69,12 @@ class Chunk:
             self._slot.deadline = None
             self.current = None
             self._ended.append(item)
+            if isinstance(item.error, ENDS_PROGRAM):
+                break
+
+    def where(self) -> TracebackType | None:
+        """Return where the thread is just now."""
+        return None if self._thread is None else stack_of(self._thread, Chunk.run.__code__)
 
     def taken_back(self) -> Iterator[Item]:
         """Those that have not begun, the last first; they do not begin any more."""

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from math import inf
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -12,9 +13,9 @@ import msgspec
 from milepost.engine.moving import Placing, moved, replayed
 from milepost.engine.past import past_of
 from milepost.engine.place import Place
-from milepost.engine.start import Start, start_from, start_of
+from milepost.engine.start import Start, refuse_beyond_end, start_from, start_of
 from milepost.engine.values import MOST, checked, whole
-from milepost.errors import Busy, DeclaredInCode, InvalidMessage, MilepostError, NotConfirmed
+from milepost.errors import Busy, DeclaredInCode, MilepostError, NotConfirmed
 from milepost.log.since import Since
 from milepost.progress.control import PostgresControl
 from milepost.progress.standing import Standing
@@ -23,8 +24,15 @@ from milepost.suggestions import closest
 
 PAUSES = (0.01, 0.2)
 """Shortest and longest pause between two looks at whether workers have confirmed, in seconds."""
+STANDSTILL_SECONDS = 0.5
+"""How long nothing goes out at first, while what runs may end. What takes longer is waited for while all go on."""
+LONG_STANDSTILL_SECONDS = 5.0
+"""As long as this the next standstill may be, if what runs took that long."""
 RENEW = 3.0
 """Seconds after which a barrier is set again."""
+
+PAUSED = "paused: that is for a new one; this one is there: pause it or resume it"
+"""What is said to whoever would change that by an update."""
 
 LIMITS = ("concurrency",)
 """What operators may set of a subscription that is declared in code."""
@@ -62,10 +70,13 @@ class Control:
 
     # Pausing
 
-    async def pause(self, timeout: float) -> None:
+    async def pause(self, timeout: float, *, force: bool) -> None:
         """Nothing of it runs any more when this returns; raises `NotConfirmed` if somebody takes longer."""
         await self._control.set_status(self._standing.id, "paused")
-        await self._drained(timeout)
+        if force:
+            await self._forced(timeout)
+        else:
+            await self._drained(timeout)
 
     async def resume(self) -> None:
         """It goes on."""
@@ -78,10 +89,10 @@ class Control:
         target, _ = await start_of(await self._place("to", to), self._log)
         return await self._plan(moved(self._standing.lanes, {}, target), target.position)
 
-    async def move(self, to: Start, timeout: float) -> int:
+    async def move(self, to: Start, timeout: float, *, force: bool) -> int:
         """Goes on elsewhere; how many deliveries were forgotten."""
         to = await self._place("to", to)
-        async with self.behind_barrier("it is being moved", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is being moved", timeout, force=force) as (standing, barrier):
             # The log may have gone back meanwhile.
             target, since = await start_of(await self._place("to", to), self._log)
             await self._services.cover(target.end, self._log.horizon.life)
@@ -94,11 +105,11 @@ class Control:
         placing = await self._replayed(self._standing, first, last)
         return await self._plan(placing, min(lane.position for lane in placing.lanes))
 
-    async def replay(self, start: Start, end: datetime | int | None, timeout: float) -> int:
+    async def replay(self, start: Start, end: datetime | int | None, timeout: float, *, force: bool) -> int:
         """What was handled between these comes again; how many positions that are."""
         self._life = await self._progress.life()
         first, last = await self._bounds(start, end)
-        async with self.behind_barrier("it is to be replayed", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is to be replayed", timeout, force=force) as (standing, barrier):
             placing = await self._replayed(standing, first, last)
             await self._put(standing, barrier, placing, await self._control.since(standing.id))
             return placing.again.size
@@ -106,12 +117,7 @@ class Control:
     async def _place(self, name: str, given: Start) -> Start:
         """Somewhere in the log: who moves beyond its end would miss what is still to come."""
         place = checked(name, start_from, given)
-        if isinstance(place, int):
-            [[drawn, _]] = await self._log.database.execute(
-                self._log.statements.get("drawn_and_id"), {"position": 0}
-            )
-            if place > drawn:
-                raise InvalidMessage(name, f"the log ends at position {drawn:,}, before {place:,}")
+        await refuse_beyond_end(name, place, self._log)
         return place
 
     async def _bounds(self, start: Start, end: datetime | int | None) -> tuple[int, int | None]:
@@ -174,6 +180,8 @@ class Control:
         if not changes:
             raise ValueError(f"nothing to update: {' or '.join(LIMITS)} can be")
         for name in changes:
+            if name == "paused":
+                raise ValueError(PAUSED)
             if name not in LIMITS:
                 meant = closest(name, LIMITS)
                 raise DeclaredInCode(
@@ -186,27 +194,80 @@ class Control:
         }
         await self._control.set_limits(self._standing.id, limits)
 
-    async def delete(self, timeout: float) -> None:
+    async def delete(self, timeout: float, *, force: bool) -> None:
         """Forgets it and all that is stored of it."""
-        async with self.behind_barrier("it is being deleted", timeout) as (standing, barrier):
+        async with self.behind_barrier("it is being deleted", timeout, force=force) as (standing, barrier):
             if not await self._control.delete(standing.id, barrier):
                 raise Busy(f"{self._address}: workers took it back meanwhile: try again")
 
     # Barriers
 
     @asynccontextmanager
-    async def behind_barrier(self, what: str, timeout: float) -> AsyncIterator[tuple[Standing, str]]:
-        """Within this block nothing of it runs, and nobody has its lanes."""
+    async def behind_barrier(
+        self, what: str, timeout: float, *, force: bool = False
+    ) -> AsyncIterator[tuple[Standing, str]]:
+        """Within this block nothing of it runs, and nobody has its lanes; with `force` nothing is waited for."""
         if self._life is None:
             self._life = await self._progress.life()
         barrier = f"{what} ({uuid4().hex[:8]})"
+        await self._set_barrier(barrier)
+        try:
+            stands = await (self._forced(timeout, barrier) if force else self._at_rest(timeout, barrier))
+            yield stands, barrier
+        finally:
+            await self._control.lift_barrier(self._standing.id, barrier)
+
+    async def _at_rest(self, timeout: float, barrier: str) -> Standing:
+        """Wait until nobody has a lane; return how it stands then.
+
+        All stand still only for moments: while something takes long the others go on, and when it has ended they
+        stand still again. Each time they may do so for longer, or where all take long it would never come to rest.
+        """
+        clock = asyncio.get_running_loop().time
+        end, seconds = clock() + timeout, STANDSTILL_SECONDS
+        while True:
+            begun = clock()
+            try:
+                return await self._drained(min(seconds, end - begun), barrier)
+            except NotConfirmed:
+                if clock() >= end or not await self._go_on_beside(barrier, end):
+                    raise
+            seconds = max(2 * seconds, min(clock() - begun, LONG_STANDSTILL_SECONDS))
+            await self._set_barrier(barrier)
+
+    async def _forced(self, timeout: float, barrier: str | None = None) -> Standing:
+        """Take back what does not end at once, wait until nobody has a lane, and return how it stands then."""
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout
+        settings = self._standing.settings
+        if settings is not None and settings["tracking"] == "all":
+            # Nobody has its lane, and nobody is asked.
+            await self._control.take_back(self._standing.id)
+        try:
+            return await self._drained(min(STANDSTILL_SECONDS, timeout), barrier)
+        except NotConfirmed:
+            await self._control.take_back(self._standing.id)
+        return await self._drained(max(0, end - clock()), barrier)
+
+    async def _go_on_beside(self, barrier: str, end: float) -> bool:
+        """Let all go on until what ran by now has ended; False if it has not by then."""
+        clock = asyncio.get_running_loop().time
+        renewed = -inf
+        pause, longest = PAUSES
+        while clock() < end:
+            if clock() > renewed + RENEW:
+                renewed = clock()
+                await self._control.yield_barrier(self._standing.id, barrier)
+            if not await self._control.waits(self._standing.id):
+                return True
+            await asyncio.sleep(min(pause, max(0, end - clock())))
+            pause = min(pause * 1.5, longest)
+        return False
+
+    async def _set_barrier(self, barrier: str) -> None:
         stands = await self._control.set_barrier(self._standing.id, barrier)
         if stands != barrier:
             raise Busy(f"{self._address}: {stands}: wait for that")
-        try:
-            yield await self._drained(timeout, barrier), barrier
-        finally:
-            await self._control.lift_barrier(self._standing.id, barrier)
 
     async def _drained(self, timeout: float, barrier: str | None = None) -> Standing:
         """Waits until nobody has a lane; how it stands then."""

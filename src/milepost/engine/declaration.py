@@ -9,7 +9,7 @@ from milepost.dispatch import Retry, Settings
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
 from milepost.engine.start import Start, start_from
-from milepost.engine.values import MOST, Check, checked, instance_of, one_of, optional, seconds, whole
+from milepost.engine.values import MOST, Check, checked, instance_of, one_of, optional, seconds, whole, yes_or_no
 from milepost.errors import FilterError, InvalidMessage
 from milepost.filter import Filter, compile_filter
 from milepost.log.codec import check_name
@@ -19,6 +19,11 @@ from milepost.suggestions import suggestion
 
 BATCH: Final = 100
 """At most so many messages for a handler of a list, where the subscription does not say."""
+LANES: Final = 16
+"""So many, where the subscription does not say."""
+LANES_OF_TRANSACTIONS: Final = 1
+"""So many if its handlers write in transactions. Side by side, two of them may read the same row, and one undoes
+what the other makes of it."""
 MAX_LANES: Final = 1024
 """As many as there are buckets."""
 
@@ -31,8 +36,9 @@ class Declaration:
     `where`: a filter over the messages' properties.
     `start`: where it begins when it is new: "beginning" (the default), "now", a time, which means the messages
     of that time or later, or a position, which means those after it.
+    `paused`: whether it waits, when it is new, until somebody resumes it. Defaults to False.
     `ordered_by`: which messages are handled one after the other. Defaults to those of a stream.
-    `lanes`: how many processes can share it, 1 to 1,024. Defaults to 16.
+    `lanes`: how many processes can share it, 1 to 1,024. Defaults to 16, or 1 if a handler takes a Transaction.
     `concurrency`: how many messages one process handles at once. Defaults to the process's own limit.
     `window`: how many messages of a lane may be open or read ahead. Defaults to 1,000.
     `batch`: at most so many messages for a handler of `list[…]`. Defaults to 100, or the window if that is less.
@@ -41,6 +47,8 @@ class Declaration:
     `tracking`: "failures" (the default) stores what needs attention, "all" every message before it is handled.
     `timeout`: seconds for a call of a handler, which then counts as failed. Defaults to 30.
     `checkpoint`: how often a lane's progress is written.
+    `isolation`: of the transactions of handlers that take one: "repeatable read" or "serializable". Defaults to
+    "read committed".
     `lease`: seconds after which a worker that gave no sign of life is replaced. Defaults to 30.
     `stall_after`: how many failures in a row, or messages retrying, stop it until one succeeds. Defaults to 1,000.
     `max_waiting`: how many messages may wait behind others before it reads no further. Defaults to 100,000.
@@ -54,8 +62,9 @@ class Declaration:
     types: tuple[str, ...] | None = None
     where: Filter | None = None
     start: Start = "beginning"
+    paused: bool = False
     ordered_by: Order = BY_STREAM
-    lanes: int = 16
+    lanes: int | None = None
     concurrency: int | None = None
     window: int = 1000
     batch: int | None = None
@@ -64,6 +73,7 @@ class Declaration:
     tracking: Literal["failures", "all"] = "failures"
     timeout: float = 30
     checkpoint: Checkpoint = field(default_factory=Checkpoint)
+    isolation: Literal["read committed", "repeatable read", "serializable"] = "read committed"
     lease: float = 30
     stall_after: int = 1000
     max_waiting: int = 100_000
@@ -111,9 +121,7 @@ class Declaration:
         chosen = Selection.of(category=self.category, stream=self.stream, types=self.types)
         if handled is None:
             return chosen
-        # Not by way of a text: a stored type may look like a pattern.
-        types = Types(frozenset(self.taken(handled)), None)
-        return Selection(chosen.categories, chosen.streams, types)
+        return Selection(chosen.categories, chosen.streams, Types.of(frozenset(self.taken(handled))))
 
     def taken(self, types: Set[str]) -> list[str]:
         """Those of the types that it selects, sorted."""
@@ -122,15 +130,12 @@ class Declaration:
 
     def selects(self, handled: Set[str] | None = None) -> str:
         """The same as one text, equal for all declarations that select the same in the same words."""
-        selected: dict[str, Any] = {
+        selected = {
             "category": self.category,
             "stream": self.stream,
             "types": self.types if handled is None else self.taken(handled),
             "where": None if self.where is None else self.where.canonical,
         }
-        if handled is not None and any({"*", ">"} & set(name) for name in self.taken(handled)):
-            # Whoever reads it must not take a type for a pattern.
-            selected["exact"] = True
         return json.dumps(selected, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @property
@@ -149,6 +154,7 @@ class Declaration:
             probation=self.window + self.checkpoint.messages,
             stall_after=self.stall_after,
             max_waiting=self.max_waiting,
+            keep_done=self.keep_done,
         )
 
 
@@ -174,6 +180,16 @@ def a_name(value: Any) -> str:
     if "/" in value:
         raise ValueError("a name without / is wanted, which stands between group and name")
     return value
+
+
+def address_of(subscription: str, own_group: str) -> tuple[str, str]:
+    """Return the group and the name of `group/name`, or of a name alone, which is in the program's own group."""
+    if not isinstance(subscription, str):
+        raise ValueError(  # noqa: TRY004 - as with every option
+            f"subscription: a name or group/name is wanted, not {subscription!r}"
+        )
+    group, _, name = subscription.rpartition("/")
+    return group or own_group, name
 
 
 def _choices(option: str) -> Check[tuple[str, ...] | None]:
@@ -222,6 +238,7 @@ _CHECKS: dict[str, Check[Any]] = {
     "types": _choices("types"),
     "where": _where,
     "start": start_from,
+    "paused": yes_or_no,
     "ordered_by": order_of,
     "lanes": whole(1, MAX_LANES),
     "concurrency": optional(whole(1, MOST)),
@@ -232,6 +249,7 @@ _CHECKS: dict[str, Check[Any]] = {
     "tracking": one_of("failures", "all"),
     "timeout": seconds(more=True),
     "checkpoint": instance_of(Checkpoint, "Checkpoint(…)"),
+    "isolation": one_of("read committed", "repeatable read", "serializable"),
     "lease": seconds(1),
     "stall_after": whole(1, MOST),
     "max_waiting": whole(1, MOST),

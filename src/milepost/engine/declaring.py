@@ -1,9 +1,10 @@
 """Declares the subscriptions of a program, and brings what it declares in force."""
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from typing import Literal
 from uuid import UUID
 
 import msgspec
@@ -12,11 +13,15 @@ from milepost.dispatch import Cursor
 from milepost.engine.order import Order, placed
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
-from milepost.engine.start import start_of
+from milepost.engine.start import refuse_beyond_end, start_of
 from milepost.engine.subscription import Subscription
+from milepost.errors import Busy, MilepostError
 from milepost.log.since import Since
+from milepost.progress.changes import Defined, differ
 from milepost.progress.protocol import Definition, Opened, RowPlace, Sign
 from milepost.progress.refusals import AnotherLife
+from milepost.progress.standing import Standing
+from milepost.progress.tracing import Tracing
 
 DECLARE_ATTEMPTS = 5
 """How often it is declared when the server is restarted meanwhile."""
@@ -34,6 +39,20 @@ class _Begun:
     """The life of the log's server then; None: the start is a position that somebody has named."""
 
 
+class DeclaredSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription that a program declares, after `create_declared`."""
+
+    group: str
+    name: str
+    """The one in force: that of `renamed_from` until a worker starts."""
+    created: bool
+    """Whether it is new; it was there already otherwise."""
+    status: Literal["running", "paused"]
+    """Whether it waits for a person to resume it."""
+    differs: str | None
+    """What of its definition is other than in the code, in words, until a worker starts; None: nothing is."""
+
+
 class Declaring:
     """Tells whoever keeps progress what a program declares.
 
@@ -44,21 +63,47 @@ class Declaring:
     def __init__(self, place: Place, rows: Rows) -> None:
         self._log = place.log
         self._progress = place.services.progress
+        database = place.services.database
+        self._stored = None if database is None else Tracing(database, place.log.statements.schema)
         self._group = place.group
         self._rows = rows
         self._begun: dict[str, _Begun] = {}
         """Where each subscription began, in case a crash takes it back."""
 
-    async def begin(self, subscriptions: Iterable[Subscription]) -> None:
-        """Creates what is new and begins now: the program opens, and this is that moment."""
-        now = [each for each in subscriptions if each.declaration.start == "now" and each.has_handlers]
-        if not now:
-            return
+    async def create(self, subscriptions: Sequence[Subscription]) -> list[DeclaredSubscription]:
+        """Create those that are new, and say of the others how they stand. Nothing runs."""
         await self._progress.open()
         known = await self._progress.known(self._group)
-        new = [each for each in now if not known & {each.name, each.declaration.renamed_from}]
-        if new:
-            await self._declare(new, None)
+        new = [each for each in subscriptions if known.isdisjoint(each.names)]
+        created = {found.id: found.created for found in await self._declare(new, None)} if new else {}
+        return [await self._stands(subscription, created) for subscription in subscriptions]
+
+    async def _stands(self, subscription: Subscription, created: Mapping[int, bool]) -> DeclaredSubscription:
+        for name in subscription.names:
+            for standing in await self._progress.standings(self._group, name):
+                if standing.settings is not None:
+                    raise MilepostError(
+                        f"{self._group}/{name}: it was created for consumers, and cannot have handlers: choose "
+                        "another name for one of both, or delete it"
+                    )
+                return DeclaredSubscription(
+                    group=self._group,
+                    name=standing.name,
+                    created=created.get(standing.id, False),
+                    status="paused" if standing.status == "paused" else "running",
+                    differs=await self._differs(subscription, standing),
+                )
+        raise Busy(f"{self._group}/{subscription.name}: it was deleted meanwhile")
+
+    async def _differs(self, subscription: Subscription, standing: Standing) -> str | None:
+        named = f"name {standing.name}, here {subscription.name}" if standing.name != subscription.name else ""
+        if self._stored is None:
+            return named or None
+        [stored] = await self._stored.subscriptions(self._group, standing.name)
+        last, declaration = stored.definitions[-1], subscription.declaration
+        in_force = Defined(selects=last.selects, orders=last.orders, lanes=last.lanes)
+        own = Defined(selects=subscription.selects, orders=declaration.orders, lanes=subscription.lanes)
+        return "; ".join(filter(None, [named, differ(in_force, own)])) or None
 
     async def all(self, subscriptions: Sequence[Subscription], sign: Sign) -> list[Opened]:
         """All at once, when a program begins."""
@@ -72,12 +117,25 @@ class Declaring:
         return await self._declare_once(subscriptions, sign)
 
     async def _declare_once(self, subscriptions: Sequence[Subscription], sign: Sign | None) -> list[Opened]:
+        await self._refuse_starts(subscriptions)
         definitions = [await self._definition(subscription) for subscription in subscriptions]
         opened = await self._progress.declare(definitions, sign)
         for definition, found in zip(definitions, opened, strict=True):
             if definition.name not in self._begun:
                 self._begun[definition.name] = await self._where_it_began(definition, found)
         return opened
+
+    async def _refuse_starts(self, subscriptions: Sequence[Subscription]) -> None:
+        """Refuse a start beyond the end of the log, of those that are new."""
+        at_positions = [each for each in subscriptions if isinstance(each.declaration.start, int)]
+        # One that had begun here, and was taken back by a crash, may find a shorter log.
+        if not (at_positions := [each for each in at_positions if each.name not in self._begun]):
+            return
+        known = await self._progress.known(self._group)
+        for each in at_positions:
+            if known.isdisjoint(each.names):
+                of = f"subscription {each.name!r}: "
+                await refuse_beyond_end("start", each.declaration.start, self._log, of)
 
     async def _where_it_began(self, definition: Definition, found: Opened) -> "_Begun":
         if found.created or found.begun is None:
@@ -93,7 +151,7 @@ class Declaring:
             return found
         declaration, definition = subscription.declaration, await self._definition(subscription)
         places = _Held(
-            RowPlaces(declaration.ordered_by, declaration.lanes, self._rows),
+            RowPlaces(declaration.ordered_by, subscription.lanes, self._rows),
             lambda: self._progress.declare([definition], sign),
         )
         said = await self._progress.reorder(found.id, definition, places, sign)
@@ -117,11 +175,12 @@ class Declaring:
         return Definition(
             group=self._group,
             name=subscription.name,
-            lanes=declaration.lanes,
+            lanes=subscription.lanes,
             selects=subscription.selects,
             orders=declaration.orders,
             start=start,
             since=since,
+            paused=declaration.paused,
             renamed_from=declaration.renamed_from,
             exactly_once=subscription.takes_transaction,
             life=life,

@@ -16,7 +16,9 @@ from milepost.progress.deliveries import (
     Choice,
     Decided,
     Decision,
+    Named,
     PostgresDeliveries,
+    SeenDelivery,
     StoredDelivery,
 )
 
@@ -50,8 +52,8 @@ class Deliveries:
         stored = await self._stored()
         left = LAST if limit is None else limit
         async with aclosing(stored.chosen(choice)) as chosen:
-            async for positions in chosen:
-                for part in _in_lists(positions[:left], PAGE):
+            async for seen in chosen:
+                for part in _in_lists([each.position for each in seen[:left]], PAGE):
                     for page in _by_size(await stored.at(part)):
                         yield await self._with_messages(page)
                         left -= len(page)
@@ -61,12 +63,12 @@ class Deliveries:
     async def count(self, choice: Choice) -> int:
         """How many are meant."""
         async with aclosing((await self._stored()).chosen(choice)) as chosen:
-            return sum([len(positions) async for positions in chosen])
+            return sum([len(seen) async for seen in chosen])
 
     async def decide(
         self,
         decision: Decision,
-        meant: Choice | Sequence[int],
+        meant: Choice | Named,
         *,
         limit: int | None = None,
         on_batch: OnBatch | None = None,
@@ -75,11 +77,11 @@ class Deliveries:
         stored = await self._stored()
         moved, refused = 0, dict[int, str]()
         async with aclosing(stored.chosen(meant) if isinstance(meant, Choice) else _once(meant)) as chosen:
-            async for positions in chosen:
+            async for seen in chosen:
                 at = 0
-                while at < len(positions) and moved != limit:
+                while at < len(seen) and moved != limit:
                     most = BATCH if limit is None else min(BATCH, limit - moved)
-                    decided = await stored.decide(decision, positions[at : at + most])
+                    decided = await stored.decide(decision, seen[at : at + most], meant.states)
                     at += most
                     moved += decided.moved
                     refused |= decided.refused
@@ -125,5 +127,5 @@ def _by_size(page: Sequence[StoredDelivery]) -> Iterator[Sequence[StoredDelivery
         yield part
 
 
-async def _once(positions: Sequence[int]) -> AsyncGenerator[list[int], None]:
-    yield list(positions)
+async def _once(named: Named) -> AsyncGenerator[list[SeenDelivery], None]:
+    yield [SeenDelivery(position) for position in named.positions]

@@ -11,35 +11,44 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from milepost.dispatch import Exchange
-from milepost.engine.calls import AnyDelivery, Calls, TimedOut
+from milepost.engine.calls import AnyDelivery, Calls, TakenBack, TimedOut
 from milepost.engine.clock import Clock
 from milepost.engine.grouping import Grouping
-from milepost.engine.handler import Undecodable
+from milepost.engine.handler import is_unreadable
 from milepost.engine.journal import Journal
-from milepost.engine.outcomes import FATAL, Failed
+from milepost.engine.outcomes import Failed, RetryLater
 from milepost.engine.owned import Owned
 from milepost.engine.rows import Rows
-from milepost.engine.setbacks import MOST, Setbacks
+from milepost.engine.setbacks import MAX_LOST_CONNECTIONS, UNCOUNTED_SECONDS, Setbacks
 from milepost.engine.slots import Slot
 from milepost.engine.tracebacks import reason_of
 from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import MilepostError, Unavailable
-from milepost.log.appender import Appender
+from milepost.log.appender import Appender, several
 from milepost.log.connections import executor_of
 from milepost.log.database import Connection, Database, Deadline, driver
 from milepost.log.message import Message
-from milepost.progress.protocol import Exchanged, Progress, Stale
+from milepost.progress.protocol import Exchanged, Progress, RolledBack, Stale
 
 MESSAGES = 64
 """The most messages of a transaction, unless the handler takes several and says how many."""
 SECONDS = 0.05
 """How long one goes on that appends: until it ends, nobody sees what others appended after it."""
 
+ISOLATION = {
+    "repeatable read": b"set transaction isolation level repeatable read; ",
+    "serializable": b"set transaction isolation level serializable; ",
+}
+"""Before all else, and nothing for read committed, which connections have without a word."""
 BOUND = b"set local idle_in_transaction_session_timeout = %d; "
-"""Before all else: how long the server waits for the next statement, in milliseconds."""
+"""Before the first statement: how long the server waits for the next statement, in milliseconds."""
 LONGEST = 2**31 - 1
 """The longest that can be set."""
-IMMEDIATE = b"set constraints all immediate"
+PLANS_OF_ROLE = (
+    b"set local enable_seqscan to default; set local enable_bitmapscan to default; set local jit to default; "
+)
+"""A handler's statements are planned as its role says, and not as Milepost's own."""
+IMMEDIATE = PLANS_OF_ROLE + b"set constraints all immediate"
 TOGETHER = IMMEDIATE + b"; select pg_current_xact_id()::text"
 """Before a call for several messages: the name of the transaction that has to be the same after it."""
 FIRST = IMMEDIATE + b"; savepoint milepost"
@@ -51,7 +60,7 @@ UNDO_ALL = b"rollback"
 
 AGAIN = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
 """What says that a transaction lost a race."""
-NOBODYS = (*AGAIN, asyncio.CancelledError, *FATAL)
+NOBODYS = (*AGAIN, TakenBack, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit)
 """What a call can end with that is no failure of its messages."""
 NO_SAVEPOINT = (psycopg.errors.InvalidSavepointSpecification, psycopg.errors.NoActiveSqlTransaction)
 """What says that the transaction of a savepoint has ended, and perhaps another one has begun."""
@@ -104,9 +113,8 @@ class Appends:
         if self._appender is None:
             self._refused = CannotAppend()
             raise self._refused
-        several = messages if isinstance(messages, list | tuple) else [messages]
         # Encoded now, so that what cannot be appended is the handler's own error.
-        self._kept.append(self._appender.prepared(stream, several, expected=expected, wake=True))
+        self._kept.append(self._appender.prepared(stream, several(messages), expected=expected, wake=True))
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -143,6 +151,7 @@ class ExactlyOnce:
         journal: Journal,
         *,
         batch: int | None,
+        isolation: str,
         timeout: float,
         lease: float,
         stall_after: int,
@@ -159,7 +168,9 @@ class ExactlyOnce:
         self._batch = batch is not None
         self._grouping = Grouping(batch or MESSAGES)
         self._setbacks = Setbacks(random.random)
-        self._bound = _bound(timeout, lease)
+        self._bound = ISOLATION.get(isolation, b"") + _bound(timeout, lease)
+        self._has_old_snapshot = isolation in ISOLATION
+        """Whether an exchange in its transactions may not see what has happened since they began."""
         self._call_seconds = timeout + database.statement_seconds
         """How long a call and the statements around it may take: after its time-out the server may not answer."""
         self._stall_after = stall_after
@@ -183,31 +194,44 @@ class ExactlyOnce:
             self._grouping.lost(time.monotonic())
             if len(deliveries) > 1:
                 raise
-            return await self._setback(again, {deliveries[0]: again.error})
+            return await self._lost_race(again, deliveries[0])
         except ConnectionEnded as ended:
             if owned.lost:
                 raise
-            failures = await self._setback(ended, ended.failures)
+            failures = await self._lost_connection(ended)
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in failures])
             return failures
         if self._setbacks:
             self._setbacks.forget([delivery.message.position for delivery in deliveries])
         return failures
 
-    async def _setback(self, error: Again | ConnectionEnded, failures: Failures) -> Failures:
-        """Raises it after a pause, and it is no attempt; one that comes again and again is."""
-        delivery, failure = next(iter(failures.items()))
+    async def _lost_race(self, again: Again, delivery: AnyDelivery) -> Failures:
+        """Run a message again after a pause, or put it off, and it is no attempt; after minutes of that it is."""
+        position = delivery.message.position
+        pause = self._setbacks.lost_race(position, time.monotonic())
+        if pause is None:
+            text = "position %d lost races for more than %g s, and each is a failed attempt now: %s"
+            self._journal.warning(text, position, UNCOUNTED_SECONDS, again, position=position)
+            return {delivery: again.error}
+        if pause.in_place:
+            await asyncio.sleep(pause.seconds)
+            raise again
+        return {delivery: RetryLater(pause.seconds, count=False, reason=reason_of(again.error))}
+
+    async def _lost_connection(self, ended: ConnectionEnded) -> Failures:
+        """Raise it again after a pause, and it is no attempt; one that comes again and again is."""
+        delivery, failure = next(iter(ended.failures.items()))
         if isinstance(failure, TimedOut):
             # It is one in any case: of a call that takes too long the server ends the transaction.
-            return failures
+            return ended.failures
         position = delivery.message.position
-        pause = self._setbacks.pause(position)
+        pause = self._setbacks.lost_connection(position)
         if pause is None:
             text = "position %d ran for nothing more than %d times in a row, which is a failed attempt: %s"
-            self._journal.warning(text, position, MOST, error, position=position)
-            return failures
+            self._journal.warning(text, position, MAX_LOST_CONNECTIONS, ended, position=position)
+            return ended.failures
         await asyncio.sleep(pause)
-        raise error
+        raise ended
 
     @property
     def together(self) -> int:
@@ -224,7 +248,9 @@ class ExactlyOnce:
         begun = time.monotonic()
         async with self._database.connection() as connection:
             with Deadline(connection, self._database.statement_seconds) as deadline:
-                done, failures, exchanged = await self._commit(owned, deliveries, slot, connection, deadline)
+                done, failures, exchange, exchanged = await self._commit(
+                    owned, deliveries, slot, connection, deadline
+                )
         # It is committed: whatever goes wrong from here on, nothing of it may run again by itself.
         ended_at = time.monotonic()
         self._committed(done, ended_at - begun)
@@ -236,6 +262,9 @@ class ExactlyOnce:
             owned.held = exchanged.held
             if not owned.lost:
                 owned.lane.exchanged(answer)
+                if self._has_old_snapshot and exchange is not None and exchange.ask is not None:
+                    # A person may have changed rows after the snapshot, and before they were asked for.
+                    owned.lane.poke()
         if len(done) + len(failures) < len(deliveries):
             ended = {*done, *failures}
             owned.lane.give_back([delivery for delivery in deliveries if delivery not in ended])
@@ -248,10 +277,11 @@ class ExactlyOnce:
         slot: Slot,
         connection: Connection,
         deadline: Deadline,
-    ) -> tuple[list[AnyDelivery], Failures, Exchanged | None]:
-        """Handles messages in one transaction with their progress; tells what was done and what failed."""
+    ) -> tuple[list[AnyDelivery], Failures, Exchange[Message[Any]] | None, Exchanged | None]:
+        """Handle messages in one transaction with their progress; return what was done and what failed."""
         done: list[AnyDelivery] = []
         failures: Failures = {}
+        exchange: Exchange[Message[Any]] | None = None
         exchanged: Exchanged | None = None
         transaction: str | None = None
         async with _transaction(connection):
@@ -275,7 +305,7 @@ class ExactlyOnce:
             if transaction and exchanged is not None and exchanged.transaction != transaction:
                 # It began another one, so that the connection looked as it should.
                 raise TransactionEnded
-        return done, failures, exchanged
+        return done, failures, exchange, exchanged
 
     async def _begin_together(self, connection: Connection) -> str:
         """The name of the transaction."""
@@ -296,6 +326,8 @@ class ExactlyOnce:
         except NOBODYS:
             raise
         except BaseException as error:
+            if race := lost_race_in(error):
+                raise race from None
             return [], _blamed(deliveries, error)
         return deliveries, {}
 
@@ -325,6 +357,8 @@ class ExactlyOnce:
             except NOBODYS:
                 raise
             except BaseException as error:
+                if race := lost_race_in(error):
+                    raise race from None
                 deadline.within(self._database.statement_seconds)
                 blamed = _blamed([delivery], error)
                 await self._undo(connection, blamed, done)
@@ -333,7 +367,8 @@ class ExactlyOnce:
             else:
                 done.append(delivery)
             # What is done is committed, and the rest runs in the next transaction, or elsewhere.
-            if owned.closing or (len(appends) and time.monotonic() - begun > SECONDS):
+            ends_program = any(isinstance(error, SystemExit) for error in failures.values())
+            if ends_program or owned.closing or (len(appends) and time.monotonic() - begun > SECONDS):
                 break
         return done, failures
 
@@ -353,13 +388,25 @@ class ExactlyOnce:
     ) -> Exchanged | None:
         if exchange is None:
             return None
-        return await self._progress.exchange(
-            owned.held,
-            exchange,
-            stall_after=self._stall_after,
-            on_park=self._on_park,
-            connection=connection,
-        )
+        try:
+            return await self._progress.exchange(
+                owned.held,
+                exchange,
+                stall_after=self._stall_after,
+                on_park=self._on_park,
+                connection=connection,
+            )
+        except RolledBack as error:
+            raise lost_race_in(error) or error from None
+
+
+def lost_race_in(error: BaseException | None) -> Exception | None:
+    """Return what says that the transaction lost a race, if that is the cause of what a handler raised instead."""
+    while error is not None:
+        if isinstance(error, AGAIN):
+            return error
+        error = error.__cause__
+    return None
 
 
 def _blamed(part: Sequence[AnyDelivery], error: BaseException) -> Failures:
@@ -367,10 +414,8 @@ def _blamed(part: Sequence[AnyDelivery], error: BaseException) -> Failures:
     if isinstance(error, Failed):
         errors = error.errors
         named = {each: errors[at] for each in part if (at := each.message.position) in errors}
-    elif isinstance(error, Undecodable):
-        named = {each: error for each in part if each.message is error.message}
     else:
-        named = {}
+        named = {each: error for each in part if is_unreadable(error, each.message)}
     return named or dict.fromkeys(part, error)
 
 

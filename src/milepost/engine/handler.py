@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
+from milepost.dispatch.reasons import one_line
 from milepost.engine.context import Context
 from milepost.engine.described import Function
 from milepost.engine.instrument import Instrument, in_a_thread, on_the_loop
@@ -14,6 +15,7 @@ from milepost.engine.provision import LOOP, Provision
 from milepost.engine.signature import Asked, Signature, Source
 from milepost.engine.transaction import Transaction
 from milepost.errors import InvalidMessage
+from milepost.log.codec import NewerVersion
 from milepost.log.message import Message
 
 AnyMessage: TypeAlias = Message[Any]
@@ -26,15 +28,27 @@ class Undecodable(Exception):
 
     def __init__(self, message: AnyMessage, error: Exception) -> None:
         self.message = message
-        self.reason = str(error) if isinstance(error, InvalidMessage) else f"data: {message!r}: {error!r}"
+        self.reason = one_line(
+            str(error) if isinstance(error, InvalidMessage) else f"data: {message!r}: {error!r}"
+        )
         super().__init__(self.reason)
+
+
+def is_unreadable(error: BaseException | None, message: AnyMessage) -> bool:
+    """Return True if an error says of this message, maybe one of a batch, that its payload cannot be read."""
+    match error:
+        case Undecodable():
+            return error.message is message
+        case NewerVersion():
+            return error.is_of(message)
+    return False
 
 
 class Handler:
     """A user's function, and how to call it: `call(*prepare(subject, context, transaction))`.
 
-    The subject is a message, for a batch a list of them. What `call` gives is awaited if `is_async`; else it is
-    called in a thread. `prepare` is called on the event loop and raises `Undecodable`.
+    The subject is a message, for a batch a list of them. If `is_async`, `call` is a coroutine function; else it
+    is called in a thread. `prepare` is called on the event loop; it raises `Undecodable` or `NewerVersion`.
     """
 
     def __init__(self, signature: Signature, providers: Providers) -> None:
@@ -82,6 +96,8 @@ class Handler:
             positional.pop()
         named = [each for each in asked if each.parameter.keyword_only and each.source is not Source.DEFAULT]
         function = signature.described.function
+        if self.is_async and not _is_coroutine_function(function):
+            function = _awaiting(function)
         if named:
             function = _by_name(function, len(positional), tuple(each.parameter.name for each in named))
         if not self.is_async:
@@ -145,6 +161,8 @@ def _all_asked(providers: Sequence[Provider]) -> list[Asked]:
 def _decoded(message: AnyMessage) -> Any:
     try:
         return message.data
+    except NewerVersion:
+        raise
     except Exception as error:
         raise Undecodable(message, error) from error
 
@@ -185,6 +203,8 @@ def _messages_decoded(
 def _payload_alone(message: AnyMessage, context: Context | None, transaction: Transaction | None) -> tuple[Any]:
     try:
         return (message.data,)
+    except NewerVersion:
+        raise
     except Exception as error:
         raise Undecodable(message, error) from error
 
@@ -213,6 +233,19 @@ def _preparing(asked: list[Asked]) -> Prepare:
 def _by_name(function: Function, positional: int, names: tuple[str, ...]) -> Function:
     def call(*values: Any) -> Any:
         return function(*values[:positional], **dict(zip(names, values[positional:], strict=True)))
+
+    return call
+
+
+def _is_coroutine_function(function: Function) -> bool:
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def _awaiting(function: Function) -> Function:
+    """A callable that gives something to await, as a coroutine function."""
+
+    async def call(*values: Any, **named: Any) -> Any:
+        return await function(*values, **named)
 
     return call
 

@@ -74,6 +74,10 @@ class Heart:
         finally:
             await self._end()
 
+    async def change_lease(self, lease: float) -> None:
+        """The worker lives for so many seconds after each beat from now on, and beats as often as that needs."""
+        await self._there(self._change_lease(lease))
+
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         """What to take and what to give."""
         return await self._there(self._membership.balance(wanted, held))
@@ -106,6 +110,15 @@ class Heart:
     async def _close(self) -> None:
         await end(self._beating)
         await self._membership.close()
+
+    async def _change_lease(self, lease: float) -> None:
+        # The next beat may be due sooner: what waits for it begins anew.
+        await end(self._beating)
+        try:
+            await self._membership.change_lease(lease)
+            self._lease = lease
+        finally:
+            self._beating = asyncio.create_task(self._beat())
 
     async def _beat(self) -> None:
         pause = beats = self._lease / 3

@@ -6,14 +6,16 @@ from typing import Any, Literal
 
 import msgspec
 
+from milepost.dispatch import LimitReached
 from milepost.engine.consuming.options import Created
-from milepost.engine.lag import Lag, lags, not_passed
+from milepost.engine.lag import Lag, lags, not_passed, with_held
 from milepost.engine.place import Place
+from milepost.engine.unknown import unknown_subscription
 from milepost.errors import UnknownSubscription
+from milepost.log.horizon import HeldBack
 from milepost.progress.standing import Standing
-from milepost.suggestions import suggestion
 
-Status = Literal["running", "paused", "stalled", "waiting"]
+Status = Literal["running", "paused", "stalled", "stopped", "waiting"]
 
 
 class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +26,51 @@ class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that has it, if one has: its machine, its process and a name of its own."""
     since: datetime | None
     """Since when."""
+    stopped: LimitReached | None = None
+    """The limit of rows at which it reads no further, if it is there, with the key or the filters."""
     position: int
     """Of its cursor: everything up to there is handled, has a row, or is not this lane's."""
+
+
+class HeldBy(msgspec.Struct, frozen=True, kw_only=True):
+    """The oldest transaction that holds the horizon back. `str()` says who it is, in words."""
+
+    pid: int | None
+    """The process of PostgreSQL that it runs in; None: it is prepared."""
+    prepared: str | None
+    """The name under which it is prepared, if it is."""
+    application: str
+    """What its connection calls itself."""
+    state: str
+    """What it does, as `pg_stat_activity` says."""
+    seconds: float | None
+    """How long it has been open; None: this role may not see that."""
+    ended_by: str
+    """The statement that ends it."""
+    others: int
+    """How many more hold the horizon as well."""
+    words: str
+    """All of it in words, with the number of others."""
+
+    @classmethod
+    def of(cls, held: HeldBack) -> "HeldBy | None":
+        """Return who holds it for longer than any short append takes; None: nobody does."""
+        if not held.lasting:
+            return None
+        holder, others = held.lasting[0], len(held.lasting) - 1
+        return cls(
+            pid=holder.pid,
+            prepared=holder.gid,
+            application=holder.application,
+            state=holder.state,
+            seconds=holder.age,
+            ended_by=holder.ended_by,
+            others=others,
+            words=f"{holder}{f', and {others:,} more' if others else ''}",
+        )
+
+    def __str__(self) -> str:
+        return self.words
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +79,18 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     name: str
     status: Status
-    """`running`; `paused` by a person; `stalled`: its messages fail; `waiting` for a program that runs it.
+    """`running`; `paused` by a person; `stalled`: its messages fail; `stopped`: at least one of its lanes reads no
+    further, since `max_waiting` or `max_unrouted` is reached; `waiting` for a program that runs it.
 
     One for pulling waits for no program: whoever pulls has what it needs.
     """
     stalled: str | None
     """Why it is stalled, if it is."""
+    stopped: str | None = None
+    """Why lanes read no further, if some do: which limit is reached, and behind which key or for which filters."""
     lag: Lag
+    held_by: HeldBy | None = None
+    """Who keeps back `lag.held_positions`, once that lasts for longer than a second."""
     rate: float
     """Messages that its workers handle, a second, over the last few."""
     in_flight: int
@@ -61,7 +111,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     unrouted: int
     """Messages that no consumer wants yet."""
     barrier: str | None
-    """Why nothing runs for a moment, if so: it is being moved, or its order changes."""
+    """Why nothing runs for a moment, or soon will not, if so: it is being moved, or its order changes."""
     replaying: int
     """How many positions that had been handled are still to be repeated."""
     owners: tuple[str, ...]
@@ -87,13 +137,15 @@ class Overview:
     async def all(self) -> list[SubscriptionInfo]:
         """Every subscription of every group, by address."""
         head = await self._log.horizon.look()
-        return await self._infos(await self._progress.standings(), head)
+        held = await self._log.horizon.held_back()
+        return await self._infos(await self._progress.standings(), head, held)
 
     async def one(self, group: str, name: str) -> SubscriptionInfo:
         """The subscription of this group and name; raises `UnknownSubscription`."""
         # The head comes first: what is appended after the cursors were read is not their lag.
         head = await self._log.horizon.look()
-        return (await self._infos([await self.standing(group, name)], head))[0]
+        held = await self._log.horizon.held_back()
+        return (await self._infos([await self.standing(group, name)], head, held))[0]
 
     async def standing(self, group: str, name: str) -> Standing:
         """What is stored of it; raises `UnknownSubscription`."""
@@ -102,23 +154,26 @@ class Overview:
             raise await self._unknown(group, name)
         return found[0]
 
-    async def _infos(self, standings: Sequence[Standing], head: int) -> list[SubscriptionInfo]:
+    async def _infos(self, standings: Sequence[Standing], head: int, held: HeldBack) -> list[SubscriptionInfo]:
         behind = [not_passed((lane.cursor for lane in standing.lanes), head) for standing in standings]
-        return [_info(*pair) for pair in zip(standings, await lags(behind, self._log), strict=True)]
+        found = zip(standings, await lags(behind, self._log), strict=True)
+        return [_info(standing, lag, held) for standing, lag in found]
 
     async def _unknown(self, group: str, name: str) -> UnknownSubscription:
-        known = [f"{standing.group}/{standing.name}" for standing in await self._progress.standings()]
-        address = f"{group}/{name}"
-        return UnknownSubscription(address, suggestion(address, known) if known else "; there is none at all")
+        known = [(standing.group, standing.name) for standing in await self._progress.standings()]
+        return unknown_subscription(group, name, known)
 
 
-def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
+def _info(standing: Standing, lag: Lag, held: HeldBack) -> SubscriptionInfo:
+    lag = with_held(lag, [lane.cursor for lane in standing.lanes], held)
     return SubscriptionInfo(
         group=standing.group,
         name=standing.name,
         status=_status(standing),
         stalled=standing.stalled,
+        stopped=_stopped(standing),
         lag=lag,
+        held_by=HeldBy.of(held) if lag.held_positions else None,
         rate=standing.told.rate,
         in_flight=standing.told.in_flight,
         attempts=standing.told.attempts,
@@ -133,7 +188,13 @@ def _info(standing: Standing, lag: Lag) -> SubscriptionInfo:
         replaying=sum(lane.replay.beyond(lane.cursor.position).size for lane in standing.lanes if lane.replay),
         owners=tuple(sorted({lane.owner for lane in standing.lanes if lane.owner is not None})),
         lanes=tuple(
-            LaneInfo(number=lane.number, owner=lane.owner, since=lane.since, position=lane.cursor.position)
+            LaneInfo(
+                number=lane.number,
+                owner=lane.owner,
+                since=lane.since,
+                stopped=lane.stopped,
+                position=lane.cursor.position,
+            )
             for lane in standing.lanes
         ),
         outdated=standing.outdated,
@@ -148,7 +209,17 @@ def _status(standing: Standing) -> Status:
         return "paused"
     if not _is_pulled(standing) and not any(lane.held for lane in standing.lanes):
         return "waiting"
-    return "stalled" if standing.stalled else "running"
+    if standing.stalled:
+        return "stalled"
+    return "stopped" if any(lane.stopped for lane in standing.lanes) else "running"
+
+
+def _stopped(standing: Standing) -> str | None:
+    limits = [lane.stopped for lane in standing.lanes if lane.stopped is not None]
+    if not limits:
+        return None
+    several = f"{len(limits)} of {len(standing.lanes)} lanes: " if len(standing.lanes) > 1 else ""
+    return f"{several}{limits[0]}"
 
 
 def _is_pulled(standing: Standing) -> bool:

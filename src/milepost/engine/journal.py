@@ -63,6 +63,11 @@ class Journal:
         """A person has paused it, or lets it go on: whoever reads the log should see both."""
         self.warning("it is %s", status)
 
+    def taken_back(self, message: Message[Any], attempt: int) -> None:
+        """An operator took a message back from whoever had it."""
+        text = "position %d of %s: taken back by an operator at attempt %d, which does not count"
+        self.warning(text, message.position, message.stream, attempt, position=message.position)
+
     def settled(
         self,
         message: Message[Any],
@@ -87,6 +92,16 @@ class Journal:
             self._of(logging.DEBUG, message, attempt, f"put off at attempt {attempt}{later}: {reason}")
         else:
             self._of(logging.DEBUG, message, attempt, f"skipped: {reason}")
+
+    def waits_for_version(
+        self, message: Message[Any], attempt: int, reason: str, row: Row | None, now: float
+    ) -> None:
+        """A message is left to a program that knows its version: WARNING at first, ERROR when it is parked."""
+        if row is not None and row.state is not State.PARKED and row.waits_since == now:
+            text = f"left to a program that knows its version, and parked if none comes: {reason}"
+            self._of(logging.WARNING, message, attempt, text)
+        else:
+            self.settled(message, attempt, reason, row, now, None)
 
     def blamed(self, message: Message[Any], row: Row, now: float) -> None:
         """A message ended its process, as whoever took over found out; `row` is what is to be stored."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from milepost.dispatch import Cursor
+from milepost.log.horizon import HeldBack
 from milepost.log.log import Log
 
 Ranges = list[tuple[int, int]]
@@ -28,6 +29,10 @@ class Lag(msgspec.Struct, frozen=True):
     """How many positions up to the horizon it has not passed. One slow message among many counts as one."""
     seconds: float
     """The age of the first message that it has not passed, by the database's clock; 0.0 if there is none."""
+    held_positions: int = 0
+    """How many positions it has not passed beyond the horizon: nobody can while a transaction holds that."""
+    held_seconds: float = 0.0
+    """The age of the oldest transaction that holds the horizon back; 0.0 if nothing is held."""
 
 
 def not_passed(cursors: Iterable[Cursor], head: int) -> Ranges:
@@ -49,6 +54,15 @@ def _gaps(cursor: Cursor, head: int) -> Iterator[tuple[int, int]]:
         low = max(low, last + 1)
     if low <= head:
         yield low, head
+
+
+def with_held(lag: Lag, cursors: Iterable[Cursor], held: HeldBack) -> Lag:
+    """Add what lies beyond the horizon, while somebody holds that."""
+    if not held.positions:
+        return lag
+    low = held.horizon + 1
+    positions = sum(last - max(first, low) + 1 for first, last in not_passed(cursors, held.drawn) if last >= low)
+    return Lag(lag.positions, lag.seconds, positions, held.seconds if positions else 0.0)
 
 
 async def lags(behind: Sequence[Ranges], log: Log) -> list[Lag]:

@@ -4,11 +4,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextvars import copy_context
 from time import monotonic
 from types import UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
 
 from milepost.complaints import Complaints
+from milepost.engine.context_variables import call_apart
 from milepost.engine.described import EMPTY, Described, Function
 from milepost.engine.events import Attempt, Event, Handled, HandledSeveral, MessageEvent, Told
 from milepost.log.database import end
@@ -93,13 +95,14 @@ class Audience:
     def tell(self, *events: Told) -> None:
         """Tells everybody who listens to events of this kind. Nothing that a listener raises comes back."""
         for ear in self._those_for(type(events[0])):
-            ear.hear(events)
+            # What a listener sets is for itself: handlers are called in copies of the context that this is in.
+            copy_context().run(ear.hear, events)
 
     def tell_each(self, subscription: str, group: str, each: Iterable[tuple[Attempt, float]]) -> None:
         """Tells `Handled` of messages, with how long each took."""
         ears = self._those_for(Handled)
         if len(ears) == 1:
-            ears[0].hear_each(subscription, group, each)
+            copy_context().run(ears[0].hear_each, subscription, group, each)
         else:
             self.tell(*[Handled(subscription, group, one.message, one.attempt, took) for one, took in each])
 
@@ -188,9 +191,12 @@ class _AsyncEar(_Ear):
             event = self._waiting.popleft()
             self._bytes -= _size(event)
             try:
-                await self._function(event)
+                await call_apart(self._call, event)
             except Exception:
                 self._failed_at(type(event))
+
+    async def _call(self, event: Told) -> None:
+        await self._function(event)
 
     async def close(self) -> None:
         await super().close()

@@ -127,14 +127,16 @@ class ManagedSubscription:
     ) -> Decided:
         """Has messages tried now, and counted anew: those at these positions, or all, or all up to a position.
 
-        The lowest come first, a thousand in a transaction, so that it can be interrupted at any point.
+        The lowest come first, a thousand in a transaction, so that it can be interrupted at any point. Where
+        another person decides at the same moment, each message is moved by one of both and refused to the other.
 
         Args:
             positions: Of parked or retrying messages; one or several.
             all: All parked ones.
             up_to: All parked ones up to this position.
             limit: At most so many.
-            state: With `all` and `up_to`: "parked", "retrying" or both. Defaults to "parked".
+            state: "parked", "retrying" or both; others are left alone. Defaults to "parked", or with
+                `positions` to both.
             key: With `all` and `up_to`: only what is kept in order by this key.
             reason: With `all` and `up_to`: only those whose reason has this text in it.
             on_batch: Called after each transaction with how many messages that is so far.
@@ -167,37 +169,43 @@ class ManagedSubscription:
     def _deliveries(self) -> Deliveries:
         return Deliveries(self._place(), self.group, self.name)
 
-    async def pause(self, *, timeout: float = 60) -> None:
+    async def pause(self, *, timeout: float = 60, force: bool = False) -> None:
         """Nothing of it runs when this returns, in no process, until it is resumed; also after restarts.
 
-        Raises `NotConfirmed` if a worker takes longer than `timeout` seconds: it is paused all the same.
+        Raises `NotConfirmed` if a worker takes longer than `timeout` seconds: it is paused all the same. With
+        `force` nobody is waited for: what does not end within half a second is taken back from whoever has it.
+        That is no attempt, and what still comes of it counts for nothing. Coroutines are cancelled; a thread
+        cannot be, and goes on until it returns.
         """
-        await (await self._control()).pause(timeout)
+        await (await self._control()).pause(timeout, force=force)
 
     async def resume(self) -> None:
         """It goes on where it was."""
         await (await self._control()).resume()
 
-    async def move(self, to: Start, *, timeout: float = 60) -> int:
+    async def move(self, to: Start, *, timeout: float = 60, force: bool = False) -> int:
         """Goes on elsewhere: at the "beginning", "now", at a time, or after a position.
 
         Messages between are handled again, or never. Deliveries above that place are forgotten; returns how many.
-        It waits for `timeout` seconds until nothing of it runs, and raises `NotConfirmed` if something does.
+        It waits for `timeout` seconds until what runs has ended, while all others go on, and raises `NotConfirmed`
+        if something still does: then nothing was done. With `force` that is taken back, as by `pause`.
         """
-        return await (await self._control()).move(to, timeout)
+        return await (await self._control()).move(to, timeout, force=force)
 
     async def plan_move(self, to: Start) -> Plan:
         """What `move` would do; nothing is done."""
         return await (await self._control()).plan_move(to)
 
-    async def replay(self, start: Start, end: datetime | int | None = None, *, timeout: float = 60) -> int:
+    async def replay(
+        self, start: Start, end: datetime | int | None = None, *, timeout: float = 60, force: bool = False
+    ) -> int:
         """Repeats what was handled after `start` and up to `end`, then goes on where it was.
 
         Handlers are told by `Context.replay`. Without `end` it is all that was handled. Returns how many positions
         that are. Deliveries between are forgotten: their messages come too, not marked, since they had not been
-        handled.
+        handled. It waits as `move` does.
         """
-        return await (await self._control()).replay(start, end, timeout)
+        return await (await self._control()).replay(start, end, timeout, force=force)
 
     async def plan_replay(self, start: Start, end: datetime | int | None = None) -> Plan:
         """What `replay` would do; nothing is done."""
@@ -215,9 +223,12 @@ class ManagedSubscription:
         else:
             await (await self._control()).update(changes)
 
-    async def delete(self, *, timeout: float = 60) -> None:
-        """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts."""
-        await (await self._control()).delete(timeout)
+    async def delete(self, *, timeout: float = 60, force: bool = False) -> None:
+        """Forgets it, its progress and its deliveries. A program that declares it makes it anew when it starts.
+
+        It waits as `move` does.
+        """
+        await (await self._control()).delete(timeout, force=force)
 
     async def _control(self) -> Control:
         place = self._place()

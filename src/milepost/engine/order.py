@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from milepost.engine.outcomes import FATAL
 from milepost.engine.values import checked, whole
-from milepost.log.message import Message
+from milepost.log.message import Message, id_in
 from milepost.names import MAX_NAME_BYTES, bucket_of, is_property_name
 
 AnyMessage: TypeAlias = Message[Any]
@@ -124,15 +124,15 @@ class ByProperty(_ByValue):
 
 @dataclass(frozen=True)
 class ByCorrelation(_ByValue):
-    """Messages with the same `correlation_id`; those without one keep the order of their stream."""
+    """Messages with the same `correlation_id`; those without one, or with an empty one, go by their stream."""
 
     @property
     def text(self) -> str:
         return "correlation"
 
     def key(self, message: AnyMessage) -> str:
-        value = message.metadata.get("correlation_id")
-        return _text_of(value) if isinstance(value, str | int) else self.stream_key(message)
+        value = id_in(message.metadata, "correlation_id")
+        return self.stream_key(message) if value is None else _text_of(value)
 
 
 @dataclass(frozen=True)
@@ -246,11 +246,17 @@ def order_named(text: str, own: Order) -> Order:
 _stream_of = attrgetter("stream")
 
 
-def _text_of(value: str | int) -> str:
+def _text_of(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     # Of the base class itself: an enumeration writes its members in another way.
-    text = f'"{str.__str__(value)}"' if isinstance(value, str) else int.__repr__(value)
+    if isinstance(value, str):
+        text = f'"{str.__str__(value)}"'
+    elif isinstance(value, int):
+        text = int.__repr__(value)
+    else:
+        # No property may be this, but who calls `write` in SQL can make it one, and must not stop the others.
+        text = repr(value)
     return text if len(text) <= LONGEST_KEY else f"sha256 {sha256(text.encode()).hexdigest()}"
 
 

@@ -29,6 +29,16 @@ class Owned:
         """Whether what comes of those calls is of no use any more."""
         self.closing = False
         """Whether nothing more is handed out."""
+        self.taken_back = False
+        """Whether what runs is waited for no longer: it was taken back, and others get it."""
+        self.acted = 0
+        """The last action of a person that was known when the lane was taken."""
+        self.leaves = False
+        """Whether its last write has begun."""
+        self._waited_for: list[Delivery[Message[Any]]] = []
+        """What ran when it was last reopened."""
+        self._reopened = 0
+        """How often it was to be given back, and stayed."""
         self._full = False
         self.looks_first = looks_first
         """Whether rows are to be loaded before anything is handed out: some of them have to run alone."""
@@ -67,6 +77,14 @@ class Owned:
         """Calls have ended, and what came of them is settled."""
         self._rest.set()
 
+    def take_back(self) -> list[Delivery[Message[Any]]]:
+        """What is out goes to others, which is no attempt; returns that."""
+        self.taken_back = True
+        deliveries = self.lane.deliveries()
+        refused = self.lane.give_back(deliveries)
+        self._rest.set()
+        return [delivery for delivery in deliveries if delivery not in refused]
+
     def exchange_ended(self) -> None:
         """An exchange has ended."""
         self.exchanging = False
@@ -84,8 +102,36 @@ class Owned:
 
     async def at_rest(self) -> None:
         """Waits until nothing of it runs, and no exchange is under way."""
-        while self.running or self.done or self.exchanging or self.is_unwritten:
+        while self._is_at_work:
             await self.changes()
+
+    async def closed(self) -> bool:
+        """The same, of one that is to be given back; False if it stays after all."""
+        reopened = self._reopened
+        while self._is_at_work:
+            await self.changes()
+            if self._reopened != reopened:
+                return False
+        # From here on nothing can keep it.
+        self.leaves = True
+        return True
+
+    @property
+    def _is_at_work(self) -> bool:
+        runs = self.running and not self.taken_back
+        return bool(runs or self.done or self.exchanging or self.is_unwritten)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something still runs that ran when it was wanted back."""
+        return (self.closing and not self.leaves) or any(each.is_in_force for each in self._waited_for)
+
+    def reopen(self) -> None:
+        """It stays: whatever wanted it back wants it no longer, or not now."""
+        self._waited_for = self.lane.deliveries()
+        self.closing = self.taken_back = False
+        self._reopened += 1
+        self._rest.set()
 
     async def changes(self) -> None:
         """Waits until calls or an exchange of it have ended, or it is here no longer."""
@@ -96,9 +142,15 @@ class Owned:
         """Whether all up to a position is handled, or cannot be handled now."""
         due = self.lane.wake_at()
         return (
-            self.lane.reach >= head
-            and self.lane.is_empty
+            ((self.lane.reach >= head and self.lane.is_empty) or self._is_stuck(head))
             and not self.exchanging
             and not self.lane.urgent(now)
             and (due is None or due > now)
         )
+
+    def _is_stuck(self, head: int) -> bool:
+        """Whether a limit of rows keeps what is here from going on, and nothing else is to be done."""
+        lane = self.lane
+        if lane.stopped is None or lane.in_flight or lane.has_next or lane.dirty:
+            return False
+        return lane.reach >= head or not self.is_hungry

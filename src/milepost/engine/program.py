@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Collection, Coroutine
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Literal, get_args
 
@@ -13,6 +13,7 @@ from milepost.engine.place import Place
 from milepost.engine.query import query_of
 from milepost.engine.report import Tally
 from milepost.engine.subscription import Subscription
+from milepost.engine.supervisor import Supervisor, only_error
 from milepost.engine.values import checked, one_of, optional, seconds
 from milepost.engine.worker import Worker
 from milepost.errors import MilepostError
@@ -33,6 +34,10 @@ class Program:
         self._concurrency = concurrency
         self._listeners = listeners
 
+    def supervisor(self, only: str | Collection[str] | None, grace: float) -> Supervisor:
+        """Return what works inside another program, which goes on when a handler hangs."""
+        return Supervisor(self._workers(only=only, grace=grace))
+
     @asynccontextmanager
     async def running(
         self,
@@ -42,17 +47,34 @@ class Program:
         exits: bool = False,
         failed: Failed | None = None,
     ) -> AsyncIterator[Worker]:
-        """Works from the beginning of the block to its end.
+        """Work from the beginning of the block to its end. A handler that hangs ends it: `Stuck`.
 
         With `exits` the process ends when a handler blocks its event loop for good.
         """
+        worker = self._workers(only=only, grace=grace, exits=exits, failed=failed)()
+        try:
+            async with worker.running():
+                yield worker
+        except BaseExceptionGroup as errors:
+            error = only_error(errors)
+            raise error from error.__cause__
+
+    def _workers(
+        self,
+        *,
+        only: str | Collection[str] | None,
+        grace: float,
+        exits: bool = False,
+        failed: Failed | None = None,
+    ) -> Callable[[], Worker]:
+        """Return a function that makes a worker of the chosen subscriptions; refuse what cannot run."""
         checked("grace", seconds(), grace)
         names = checked("only", optional(_names), only)
         self._subscriptions.check()
         chosen = list(self._subscriptions) if names is None else [self._subscriptions[name] for name in names]
         if not chosen:
             raise MilepostError("there are no subscriptions: declare one with @mp.subscription(…)")
-        worker = Worker(
+        return lambda: Worker(
             self._place,
             self._appender,
             subscriptions=chosen,
@@ -63,12 +85,6 @@ class Program:
             failed=failed,
             audience=self._listeners.audience(),
         )
-        try:
-            async with worker.running():
-                yield worker
-        except BaseExceptionGroup as errors:
-            error = _only(errors)
-            raise error from error.__cause__
 
     async def run_until_idle(self, errors: Errors, only: str | Collection[str] | None = None) -> dict[str, Tally]:
         """Works until nothing is left that can run; raises a handler's error, or parks its message."""
@@ -84,7 +100,7 @@ class Program:
 
         async with self.running(only=only, grace=5, failed=failed) as worker:
             await _first(worker.idle(), over.wait())
-            report = {name: runner.settling.tally for name, runner in worker.runners.items()}
+            report = {name: runner.report() for name, runner in worker.runners.items()}
         if raised:
             raise raised[0]
         return report
@@ -130,14 +146,6 @@ async def _first(*works: Coroutine[Any, Any, Any]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _only(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error of a group that has one, or the group."""
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error
 
 
 def _query(subscription: Subscription, since: Since | None) -> Query:

@@ -8,10 +8,11 @@ import msgspec
 from milepost.dispatch import Retry
 from milepost.engine.calls import AnyDelivery
 from milepost.engine.exactly_once import AGAIN
-from milepost.engine.handler import Undecodable
-from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.handler import Undecodable, is_unreadable
+from milepost.engine.outcomes import VERSION_RETRY_SECONDS, Failed, Park, RetryLater, Skip
 from milepost.engine.tracebacks import reason_of
 from milepost.engine.transaction import CannotAppend
+from milepost.log.codec import NewerVersion
 
 
 class Prospect(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,19 +39,20 @@ def prospects(
     named: dict[int, BaseException] = {}
     if isinstance(error, Failed):
         named = error.errors
-    elif isinstance(error, Undecodable) and len(deliveries) > 1:
-        named, others = {error.message.position: error}, AT_ONCE
+    elif error is not None and len(deliveries) > 1:
+        named = {each.message.position: error for each in deliveries if is_unreadable(error, each.message)}
+        others = AT_ONCE if named else others
     if not any(delivery.message.position in named for delivery in deliveries):
-        return {each.message.position: _prospect(error, each.attempt, retry) for each in deliveries}
+        return {each.message.position: _prospect(error, each, retry) for each in deliveries}
     return {
-        each.message.position: _prospect(named[each.message.position], each.attempt, retry)
+        each.message.position: _prospect(named[each.message.position], each, retry)
         if each.message.position in named
         else others
         for each in deliveries
     }
 
 
-def _prospect(error: BaseException | None, attempt: int, retry: Retry) -> Prospect:
+def _prospect(error: BaseException | None, delivery: AnyDelivery, retry: Retry) -> Prospect:
     match error:
         case None:
             return DONE
@@ -60,12 +62,14 @@ def _prospect(error: BaseException | None, attempt: int, retry: Retry) -> Prospe
             return Prospect(state="parked", reason=error.reason)
         case RetryLater():
             return Prospect(state="retrying", reason=error.reason, after=error.seconds, counts=error.count)
+        case NewerVersion() if error.is_of(delivery.message):
+            return Prospect(state="retrying", reason=str(error), after=VERSION_RETRY_SECONDS, counts=False)
         case CannotAppend():
             return Prospect(state="parked", reason=reason_of(error))
         case _ if isinstance(error, AGAIN):
             return Prospect(state="again", reason=reason_of(error))
         case _:
-            return _failed(error, attempt, retry)
+            return _failed(error, delivery.attempt, retry)
 
 
 def _failed(error: BaseException, attempt: int, retry: Retry) -> Prospect:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, Final, TypeAlias
 
+from milepost.engine.outcomes import EndsProgram, carried
 from milepost.engine.providers import Provider, Values
 
 LOOP: Final = "event loop"
@@ -39,7 +40,10 @@ class Provision:
             return self._function(values)
 
         async def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:
-            return asyncio.run_coroutine_threadsafe(coroutine, values[LOOP]).result()
+            try:
+                return asyncio.run_coroutine_threadsafe(carried(coroutine), values[LOOP]).result()
+            except EndsProgram as ending:
+                raise ending.error from None
 
         # Nothing in it suspends: what would, was waited for in the loop.
         coroutine = self._run(values, call, wait)

@@ -7,10 +7,10 @@ from typing import Any
 import msgspec
 import psycopg
 
-from milepost.engine.exactly_once import FIRST, IMMEDIATE, LAST, UNDO
+from milepost.engine.exactly_once import FIRST, IMMEDIATE, ISOLATION, LAST, UNDO
 from milepost.engine.transaction import CannotAppend, Transaction
 from milepost.errors import MilepostError
-from milepost.log.appender import Appender
+from milepost.log.appender import Appender, several
 from milepost.log.connections import executor_of
 from milepost.log.database import Connection, Database
 from milepost.log.statements import Statements
@@ -55,12 +55,12 @@ class Rehearsal:
 
     @classmethod
     @asynccontextmanager
-    async def on(cls, database: Database, appender: Appender | None) -> "AsyncIterator[Rehearsal]":
+    async def on(cls, database: Database, appender: Appender | None, isolation: str) -> "AsyncIterator[Rehearsal]":
         """Begins with the block, and rolls back at its end. Without an appender nothing can be appended."""
         async with await database.connect() as connection:
             try:
                 async with connection.transaction(force_rollback=True):
-                    await connection.execute(FIRST, prepare=False)
+                    await connection.execute(ISOLATION.get(isolation, b"") + FIRST, prepare=False)
                     yield cls(connection, appender)
             except psycopg.OperationalError:
                 # A connection that is lost has rolled back, too.
@@ -121,5 +121,4 @@ class Rehearsal:
         if self._appender is None:
             self._refused = CannotAppend()
             raise self._refused
-        several = messages if isinstance(messages, list | tuple) else [messages]
-        self._appends.append(self._appender.prepared(stream, several, expected=expected, wake=True))
+        self._appends.append(self._appender.prepared(stream, several(messages), expected=expected, wake=True))

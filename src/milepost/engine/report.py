@@ -12,3 +12,5 @@ class Tally:
     failed: int = 0
     """Attempts that failed."""
     parked: int = 0
+    stopped: str | None = None
+    """Why lanes of it read no further, if they do: `max_waiting` is reached, and behind which key."""

@@ -5,13 +5,18 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Protocol
 
+import msgspec
+
+from milepost.dispatch import LimitReached
 from milepost.engine.clock import Clock
 from milepost.progress.protocol import Progress
-from milepost.progress.reports import InFlight, Report
+from milepost.progress.reports import InFlight, Report, StoppedLane
 from milepost.progress.storable import storable_text
 
 LONGEST_ERROR = 1000
 """Characters of an error that are told."""
+FILTERS_TOLD = 20
+"""Filters of consumers that are told of a lane that is stopped by unrouted messages."""
 MOST = 100
 """Messages in flight that are named, of a subscription."""
 
@@ -42,6 +47,11 @@ class Reported(Protocol):
     @property
     def in_flight(self) -> int:
         """How many messages are with handlers, or consumers."""
+        ...
+
+    @property
+    def stopped(self) -> Mapping[int, LimitReached]:
+        """The lanes that read no further, and why."""
         ...
 
     def flights(self) -> Mapping[int, float | None]:
@@ -86,7 +96,11 @@ class Reporting:
         self._looked_at = now
         reports = [self._report(id_, runner, elapsed) for id_, runner in runners.items()]
         asked, self._asked = self._asked, False
-        news = [each for each in reports if asked or each.in_flight or each != self._told[each.subscription]]
+        news = [
+            each
+            for each in reports
+            if asked or each.in_flight or each.stopped or each != self._told[each.subscription]
+        ]
         if news:
             await self._progress.report(self._worker, news)
             self._told.update((report.subscription, report) for report in news)
@@ -101,6 +115,7 @@ class Reporting:
             rate=round(new / elapsed, 3) if elapsed else 0.0,
             in_flight=runner.in_flight,
             flights=self._flights(subscription, runner),
+            stopped=tuple(StoppedLane(lane, _storable(limit)) for lane, limit in runner.stopped.items()),
             attempts=runner.attempts,
             handling_seconds=round(runner.handling_seconds, 6),
             error=None if error is None else storable_text(error[0])[:LONGEST_ERROR],
@@ -116,6 +131,13 @@ class Reporting:
         self._in_flight[subscription] = current
         longest = sorted(current, key=current.__getitem__)[:MOST]
         return tuple(InFlight(position, current[position]) for position in longest)
+
+
+def _storable(limit: LimitReached) -> LimitReached:
+    """With some of the filters, of which there may be many long ones, and no longer key than is told."""
+    filters = tuple(storable_text(text[:LONGEST_ERROR]) for text in limit.filters[:FILTERS_TOLD])
+    key = None if limit.key is None else storable_text(limit.key[:LONGEST_ERROR])
+    return msgspec.structs.replace(limit, key=key, filters=filters)
 
 
 class _Nothing(dict[int, Report]):

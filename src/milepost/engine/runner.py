@@ -7,21 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import Any
 
-from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Settings
-from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TimedOut
+from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, LimitReached, Settings
+from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TakenBack
 from milepost.engine.exactly_once import Again, ExactlyOnce, Failures
 from milepost.engine.lag import not_passed
 from milepost.engine.order import ByFunction, Order, Unordered, placed
-from milepost.engine.outcomes import FATAL
+from milepost.engine.outcomes import ENDS_PROGRAM, EndsProgram
 from milepost.engine.owned import Owned
 from milepost.engine.reading import Reading
+from milepost.engine.report import Tally
 from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot, Work
+from milepost.engine.stopped import StoppedLanes
 from milepost.engine.subscription import Subscription
 from milepost.engine.telling import Telling
+from milepost.engine.tracebacks import reason_of
 from milepost.engine.turn import Turn
 from milepost.engine.writing import Writing
-from milepost.errors import Unavailable
+from milepost.errors import MilepostError, Unavailable
 from milepost.log.message import Message
 from milepost.progress.protocol import Held
 from milepost.threads import Threads
@@ -67,6 +70,7 @@ class Runner:
         changed: Callable[[], None],
         failed: Callable[[AnyDelivery, BaseException], bool],
         lost: Callable[[Owned, Exception], None],
+        reports_soon: Callable[[], None],
     ) -> None:
         declaration = subscription.declaration
         self.name = subscription.name
@@ -97,11 +101,16 @@ class Runner:
         self.journal = subscription.journal
         """What is logged of it."""
         self.settling = Settling(self.journal, now=now, settled=self._settled, gives_up=failed)
+        self._stopped_lanes = StoppedLanes(self.journal, self.lanes, reports_soon)
         self._turn = Turn(self, self.settling, calls, threads)
         self._stalled: str | None = None
         self._active: dict[int, Owned] = {}
         self._running = 0
+        self.busy: set[Slot] = set()
+        """Slots that call its handlers."""
         self._is_bounded = False
+        self._ends = False
+        """Whether a handler has ended the program."""
         calls.is_replay = self._is_replay
 
     # Lanes
@@ -131,11 +140,28 @@ class Runner:
         if self.settling.telling is not None:
             self.settling.telling.lost(owned.number, error)
 
-    async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
-        """Ends a lane in good order: nothing more goes out, what runs ends. Returns what is left to write."""
+    async def close(self, owned: Owned) -> bool:
+        """Nothing more of a lane goes out, and what runs ends; False if it was reopened instead."""
         owned.closing = True
         self._give_back_claimed(owned)
-        await owned.at_rest()
+        return await owned.closed()
+
+    def reopen(self, owned: Owned) -> None:
+        """A lane that was being closed goes on."""
+        owned.reopen()
+        self._lanes_changed()
+
+    def take_back(self) -> None:
+        """Nothing that runs is waited for: it goes to others, and what comes of it counts for nothing."""
+        self._give_back_all_claimed()
+        for owned in self.lanes.values():
+            for delivery in owned.take_back():
+                self.journal.taken_back(delivery.message, delivery.attempt)
+        for slot in self.busy:
+            slot.take_back()
+
+    def finish(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        """Ends a lane that is closed in good order; what is left to write."""
         owned.lane.close()
         return owned.lane.exchange(self._now())
 
@@ -149,6 +175,7 @@ class Runner:
         self._active = dict(self.lanes)
         self.reading.reads_for(self.lanes)
         self.writing.writes_for(self.lanes)
+        self._stopped_lanes.look()
         self._changed()
 
     def _give_back_claimed(self, owned: Owned) -> None:
@@ -202,6 +229,17 @@ class Runner:
         return self.settling.last_error
 
     @property
+    def stopped(self) -> Mapping[int, LimitReached]:
+        """The lanes that read no further, and why."""
+        return self._stopped_lanes.limits
+
+    def report(self) -> Tally:
+        """What the run came to."""
+        tally = self.settling.tally
+        tally.stopped = next(map(str, self.stopped.values()), None)
+        return tally
+
+    @property
     def in_flight(self) -> int:
         """How many messages are with handlers."""
         return max(0, sum(owned.lane.in_flight for owned in self.lanes.values()) - len(self.claimed))
@@ -239,6 +277,7 @@ class Runner:
     def filled(self, owned: Owned) -> None:
         """A lane has got messages."""
         self._active[owned.number] = owned
+        self._stopped_lanes.filled(owned)
         if owned.lane.urgent(self._now()):
             self.writing.look()
         self._changed()
@@ -253,6 +292,7 @@ class Runner:
         if owned.number in self.lanes:
             self._active[owned.number] = owned
         self._look_for_suspects()
+        self._stopped_lanes.exchanged(owned)
         self.reading.room()
         self._changed()
         self._follow_breaker()
@@ -279,7 +319,7 @@ class Runner:
 
     def take(self) -> Work | None:
         """The next call, if this subscription may have one more."""
-        if self._running >= self.concurrency:
+        if self._running >= self.concurrency or self._ends:
             return None
         if not (self._active or self.claimed or self.suspects):
             # Asked each time that anything happens in the process, and mostly of something else.
@@ -370,7 +410,7 @@ class Runner:
     def _next_of_lanes(self) -> tuple[Owned, list[AnyDelivery]] | None:
         """What may go out now of the next lane that has something."""
         self.settling.settle()
-        while self._active:
+        while self._active and not self._ends:
             number, owned = next(iter(self._active.items()))
             del self._active[number]
             hands_out = owned.hands_out and not self._is_busy(owned)
@@ -413,7 +453,9 @@ class Runner:
         """Calls the handler, and settles what came of it."""
         owned = call.owned
         error: BaseException | None = None
+        ending: BaseException | None = None
         begun = monotonic()
+        self.busy.add(slot)
         for delivery in call.deliveries:
             delivery.begun = begun
         try:
@@ -424,21 +466,28 @@ class Runner:
                 await self.calls.several(call.deliveries, slot)
             else:
                 await self.calls.one(call.deliveries[0], slot)
-        except Abandoned:
-            self.settling.failed(owned, call.deliveries, TimedOut(self.timeout))
+        except (EndsProgram, GeneratorExit):
+            raise
+        except TakenBack:
+            return
+        except Abandoned as abandoned:
+            self.settling.failed(owned, call.deliveries, abandoned.timed_out)
             raise
         except asyncio.CancelledError:
             owned.lane.give_back(call.deliveries)
             raise
-        except FATAL:
-            raise
+        except ENDS_PROGRAM as raised:
+            ending = raised
         except BaseException as raised:
             error = raised
         finally:
             self.settling.handling_seconds += monotonic() - begun
+            self.busy.discard(slot)
             self._running -= 1
             owned.running -= 1
             owned.ended()
+        if ending is not None:
+            raise self.ends_program(owned, call.deliveries, ending, monotonic() - begun) from None
         if error is None:
             self.settling.all_done(owned, call.deliveries, monotonic() - begun)
         else:
@@ -453,6 +502,13 @@ class Runner:
         except Again as again:
             self.journal.info("a transaction runs again: %s", again, lane=owned.number)
             owned.lane.give_back(call.deliveries)
+        except KeyboardInterrupt as error:
+            self._lost(owned, MilepostError("the program is interrupted"))
+            raise self._program_ends(error) from None
+        except asyncio.CancelledError:
+            if not slot.is_taken_back():
+                raise
+            self._lost(owned, TakenBack())
         except Exception as error:
             # Whatever it is, nobody knows whether it was committed: the lane is read again.
             self._lost(owned, error)
@@ -463,6 +519,31 @@ class Runner:
             owned.exchange_ended()
         self.exchanged(owned)
         self._settled(owned, at_once=bool(failures))
+        for failure in failures.values():
+            if isinstance(failure, SystemExit):
+                raise self._program_ends(failure) from None
+
+    def ends_program(
+        self, owned: Owned, deliveries: list[AnyDelivery], error: BaseException, seconds: float
+    ) -> EndsProgram:
+        """Settle messages whose handler raised what ends the program; return what is to be raised.
+
+        `SystemExit` is a failed attempt: else a message that brings it each time would end one process after the
+        other, for ever. `KeyboardInterrupt` is not: it came from outside.
+        """
+        if isinstance(error, SystemExit):
+            self.settling.failed(owned, deliveries, error, seconds)
+        else:
+            owned.lane.give_back(deliveries)
+            owned.ended()
+        return self._program_ends(error)
+
+    def _program_ends(self, error: BaseException) -> EndsProgram:
+        """Hand out nothing more."""
+        self.journal.error("a handler raised %s: the program ends", reason_of(error))
+        self._ends = True
+        self._give_back_all_claimed()
+        return EndsProgram(error)
 
     def _settled(self, owned: Owned, *, at_once: bool) -> None:
         if self.suspects:

@@ -2,9 +2,11 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import msgspec
 
+from milepost.dispatch import LaneState
 from milepost.engine.builder import Builder
 from milepost.engine.declaring import Declaring
 from milepost.engine.journal import FieldLogger
@@ -12,7 +14,8 @@ from milepost.engine.runner import Runner
 from milepost.engine.sharing import SOON
 from milepost.engine.subscription import Subscription
 from milepost.log.database import end
-from milepost.progress.protocol import Opened, Sign
+from milepost.log.message import Message
+from milepost.progress.protocol import Held, Opened, Sign
 
 DEFINITIONS = "milepost.engine.definitions"
 """The logger that says what changes of definitions, and what keeps it from changing."""
@@ -52,6 +55,11 @@ class Served:
     @property
     def name(self) -> str:
         return self.subscription.name
+
+    @property
+    def keep_done(self) -> float | None:
+        """For how many seconds rows are kept of what is done; None: not at all."""
+        return self.subscription.declaration.keep_done
 
     @property
     def wanted(self) -> int | None:
@@ -124,6 +132,10 @@ class Served:
         await self.stop()
         self._build()
         self.runner.settling.tally, self.runner.settling.telling = tally, telling
+
+    async def prepare(self, held: Held, state: LaneState[Message[Any]]) -> LaneState[Message[Any]]:
+        """A lane was taken: there is nothing to do before it runs."""
+        return state
 
     async def taken_back(self) -> Opened:
         """A crash of the server took it back, or its definition: it is declared again."""

@@ -1,11 +1,33 @@
 """Messages that run for nothing again and again, each time by nobody's fault as far as anybody can tell."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-MOST = 10
-"""How many in a row are no attempt; the one after them is."""
-PAUSES = (0.005, 0.5)
-"""Longest pause after the first of them, and after any, in seconds."""
+UNCOUNTED_SECONDS = 300.0
+"""For how long lost races of one message are no attempts; each one after that is."""
+MAX_LOST_CONNECTIONS = 10
+"""How many connections in a row a message may lose before one more is an attempt."""
+TRIES_IN_PLACE = 10
+"""After so many lost races in a row a message is put off, so that others of its lane go on."""
+PAUSE_SECONDS = (0.005, 0.5)
+"""Longest pause in place after the first of them, and after any."""
+PUT_OFF_SECONDS = (1.0, 30.0)
+"""For how long a message is put off the first time, and at most."""
+
+
+@dataclass(frozen=True)
+class Pause:
+    """How long a message waits before it runs again."""
+
+    seconds: float
+    in_place: bool
+    """Whether its lane waits with it."""
+
+
+@dataclass
+class _Races:
+    since: float
+    lost: int = 0
 
 
 class Setbacks:
@@ -13,21 +35,42 @@ class Setbacks:
 
     def __init__(self, random: Callable[[], float]) -> None:
         self._random = random
-        self._times: dict[int, int] = {}
+        self._races: dict[int, _Races] = {}
+        self._connections: dict[int, int] = {}
 
-    def pause(self, position: int) -> float | None:
-        """One more: how many seconds to wait before it runs again. None: it had too many, and begins anew."""
-        times = self._times.pop(position, 0)
-        if times == MOST:
+    def lost_race(self, position: int, now: float) -> Pause | None:
+        """A transaction lost a race with another one. None: it has for too long, and this is an attempt.
+
+        `now` is any clock's time, in seconds.
+        """
+        races = self._races.setdefault(position, _Races(now))
+        left = races.since + UNCOUNTED_SECONDS - now
+        if left <= 0:
             return None
-        self._times[position] = times + 1
+        put_off = races.lost - TRIES_IN_PLACE
+        races.lost += 1
+        if put_off < 0:
+            return Pause(self._in_place(races.lost - 1), in_place=True)
         # Of two that get in each other's way one is to be first the next time.
-        return self._random() * min(PAUSES[0] * 2.0**times, PAUSES[1])
+        seconds = min(PUT_OFF_SECONDS[0] * 2.0**put_off, PUT_OFF_SECONDS[1]) * (1 + self._random()) / 2
+        return Pause(min(seconds, left), in_place=False)
+
+    def lost_connection(self, position: int) -> float | None:
+        """A connection ended. Return how many seconds to wait; None: it had too many, and begins anew."""
+        times = self._connections.pop(position, 0)
+        if times == MAX_LOST_CONNECTIONS:
+            return None
+        self._connections[position] = times + 1
+        return self._in_place(times)
+
+    def _in_place(self, times: int) -> float:
+        return self._random() * min(PAUSE_SECONDS[0] * 2.0**times, PAUSE_SECONDS[1])
 
     def forget(self, positions: list[int]) -> None:
         """Something came of these."""
         for position in positions:
-            self._times.pop(position, None)
+            self._races.pop(position, None)
+            self._connections.pop(position, None)
 
     def __len__(self) -> int:
-        return len(self._times)
+        return len(self._races.keys() | self._connections.keys())

@@ -6,14 +6,22 @@ from typing import Protocol
 
 from milepost.dispatch import State
 from milepost.engine.calls import AnyDelivery
-from milepost.engine.handler import Undecodable
+from milepost.engine.handler import Undecodable, is_unreadable
 from milepost.engine.journal import Journal
-from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.outcomes import (
+    VERSION_RETRY_SECONDS,
+    VERSION_WAIT_SECONDS,
+    Failed,
+    Park,
+    RetryLater,
+    Skip,
+)
 from milepost.engine.owned import Owned
 from milepost.engine.report import Tally
 from milepost.engine.telling import Telling
 from milepost.engine.tracebacks import reason_of, traceback_of
 from milepost.engine.transaction import CannotAppend
+from milepost.log.codec import NewerVersion
 
 
 class Settled(Protocol):
@@ -110,9 +118,8 @@ class Settling:
         if isinstance(error, Failed) and _names_some(error, deliveries):
             for delivery in deliveries:
                 self.settle_one(owned, delivery, error.errors.get(delivery.message.position), seconds, together)
-        elif isinstance(error, Undecodable) and len(deliveries) > 1:
-            bad = [delivery for delivery in deliveries if delivery.message is error.message]
-            owned.lane.give_back([delivery for delivery in deliveries if delivery.message is not error.message])
+        elif together > 1 and (bad := [each for each in deliveries if is_unreadable(error, each.message)]):
+            owned.lane.give_back([delivery for delivery in deliveries if delivery not in bad])
             self.settle_one(owned, bad[0], error, seconds, together)
         else:
             for delivery in deliveries:
@@ -131,7 +138,14 @@ class Settling:
                 self.tally.handled += not lane.ack(one)
             case Skip():
                 self.tally.skipped += not lane.skip(one)
-            case Park() | Undecodable():
+            case Undecodable():
+                trace = traceback_of(error.__cause__ or error)
+                self.tally.parked += not lane.park(one, now, reason=error.reason, error=trace)
+            case NewerVersion() if error.is_of(delivery.message):
+                after, within = VERSION_RETRY_SECONDS, VERSION_WAIT_SECONDS
+                refused = lane.retry(one, now, after=after, count=False, within=within, reason=str(error))
+                self.tally.parked += not refused and _is_parked(delivery)
+            case Park():
                 self.tally.parked += not lane.park(one, now, reason=error.reason)
             case RetryLater():
                 refused = lane.retry(one, now, after=error.seconds, count=error.count, reason=error.reason)
@@ -157,7 +171,9 @@ class Settling:
 
     def _write_down(self, delivery: AnyDelivery, error: BaseException, now: float) -> None:
         message, attempt, row = delivery.message, delivery.attempt, delivery.entry.fate
-        if isinstance(error, Skip | Park | Undecodable | RetryLater):
+        if isinstance(error, NewerVersion) and error.is_of(message):
+            self._journal.waits_for_version(message, attempt, str(error), row, now)
+        elif isinstance(error, Skip | Park | Undecodable | RetryLater):
             reason = error.reason or (row.reason if row else "")
             self._journal.settled(message, attempt, reason, row, now, None)
         else:

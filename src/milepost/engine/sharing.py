@@ -59,8 +59,20 @@ class Runs(Reported, Protocol):
         """A lane is another's, or nobody knows what is stored of it."""
         ...
 
-    async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
-        """Ends a lane in good order; what is left to write."""
+    async def close(self, owned: Owned) -> bool:
+        """Hands out nothing more of a lane, and waits until nothing of it runs; False if it is reopened first."""
+        ...
+
+    def reopen(self, owned: Owned) -> None:
+        """A lane that is being closed stays here: it goes on."""
+        ...
+
+    def take_back(self) -> None:
+        """Nothing that runs of its lanes is waited for any more: others get it."""
+        ...
+
+    def finish(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        """Ends a lane that is closed; what is left to write."""
         ...
 
     def remove(self, owned: Owned) -> None:
@@ -89,8 +101,17 @@ class Serves(Protocol):
         """How many lanes are to be shared out among those who can run it; None: this process cannot now."""
         ...
 
+    @property
+    def keep_done(self) -> float | None:
+        """For how many seconds rows are kept of what is done; None: not at all."""
+        ...
+
     async def learn(self, opened: Opened) -> None:
         """It is stored like this now."""
+        ...
+
+    async def prepare(self, held: Held, state: LaneState[Message[Any]]) -> LaneState[Message[Any]]:
+        """A lane was taken: return its state, after what has to be done before anything of it runs."""
         ...
 
     async def taken_back(self) -> Opened | None:
@@ -130,12 +151,14 @@ class Sharing(Generic[S]):
         self._epochs: set[int] = set()
         self._giving: dict[asyncio.Task[None], int] = {}
         """Lanes that are being given back, by the subscription that each is of."""
+        self._telling: set[asyncio.Task[None]] = set()
+        """What waits for the end of what ran when lanes were wanted back."""
         self._round = asyncio.Lock()
         """Whoever has it knows that no lanes are being taken."""
         self._awaiting: list[asyncio.Future[None]] = []
         """Those who wait for the end of a round that has not begun."""
-        self._loose: set[tuple[int, int]] = set()
-        """Lost lanes, of which something still runs: their subscriptions and numbers."""
+        self._loose: dict[tuple[int, int], Owned] = {}
+        """Lost lanes, of which something still runs, by their subscriptions and numbers."""
         self._released: set[Owned] = set()
         """Lanes that are others' already, and not removed here yet."""
         self._sign: Sign
@@ -170,12 +193,19 @@ class Sharing(Generic[S]):
             asyncio.TaskGroup() as group,
         ):
             tasks = [group.create_task(work) for work in services.works()]
-            self._sharing = group.create_task(self._share(min(BALANCE, lease / 3)))
+            self._sharing = group.create_task(self._share())
             try:
                 yield group
             finally:
                 for task in tasks:
                     task.cancel()
+
+    async def change_lease(self, lease: float) -> None:
+        """Others take over when nothing was heard for so many seconds, from now on."""
+        self._place.log.database.answers_within(lease)
+        self._place.services.answers_within(lease)
+        await self._heart.change_lease(lease)
+        self._sign = Sign(self.id, lease)
 
     def look_soon(self) -> None:
         """Something may have changed: what people want, or what is served here."""
@@ -186,7 +216,7 @@ class Sharing(Generic[S]):
         self._reporting.ask()
         self._rebalance.set()
 
-    async def _share(self, pause: float) -> None:
+    async def _share(self) -> None:
         """Takes and gives lanes, so that all workers have about the same number."""
         failed = 0
         while not self._stopping:
@@ -203,6 +233,7 @@ class Sharing(Generic[S]):
                 logger.debug("lanes are not shared: %s", error)
                 self._awaiting += awaiting
                 failed += 1
+            pause = min(BALANCE, self._sign.lease / 3)
             # The next connection may work: lanes that were lost with one are wanted back soon.
             wait = min(pause, SHORTEST * 2**failed) if failed else min(pause, self._soon())
             with suppress(TimeoutError):
@@ -240,9 +271,13 @@ class Sharing(Generic[S]):
             served = self.served[subscription_id]
             lanes = served.runner.lanes
             kept = served.keeps and wanted[subscription_id]
-            for number in () if kept else share.give:
-                if number in lanes:
-                    self._give(subscription_id, lanes[number])
+            give = () if kept else share.give
+            for number, owned in list(lanes.items()):
+                if number in give:
+                    self._give(subscription_id, owned)
+                elif owned.closing and wanted.get(subscription_id):
+                    self._keep(served.runner, owned)
+            self._take_back(subscription_id, served)
             # Nor one that was lost, as long as something of it runs: later messages would overtake that.
             loose = {number for of, number in self._loose if of == subscription_id}
             take = [number for number in share.take if number not in lanes and number not in loose]
@@ -271,11 +306,14 @@ class Sharing(Generic[S]):
         opened = served.opened
         lanes = {number for number, owned in served.runner.lanes.items() if owned not in self._released}
         lanes |= {lane for of, lane in self._loose if of == opened.id}
+        loose = any(of == opened.id for of, _ in self._loose)
         return Serving(
             id=opened.id,
             number=opened.number,
             runs=opened.may_run,
             lanes=sorted(lanes),
+            waits=loose or any(owned.waits for owned in served.runner.lanes.values()),
+            keep_done=served.keep_done,
         )
 
     async def _handle_missing(self, subscription_id: int) -> None:
@@ -319,9 +357,11 @@ class Sharing(Generic[S]):
             vanished = held.state.unclean and held.previous not in self._epochs
             self._epochs.add(held.epoch)
             state = await self._rows.state(held.state, unclean=vanished, log_life=life)
+            state = await served.prepare(held, state)
             self.clock.set(state.now)
             if self.served.get(subscription_id) is served:
                 served.runner.add(held, state)
+                served.runner.lanes[held.lane].acted = opened.acted
 
     async def _life_of_the_log(self) -> UUID | None:
         """Return the life in which the log is read here; None: it cannot be read just now."""
@@ -341,6 +381,31 @@ class Sharing(Generic[S]):
         runner = self.served[subscription_id].runner
         self._gives(subscription_id, self._hand_over(subscription_id, runner, owned))
 
+    def _keep(self, runner: Runs, owned: Owned) -> None:
+        """Whatever wanted a lane back wants it no longer. One whose last write has begun comes back by itself."""
+        if not owned.leaves and not self._stopping:
+            runner.reopen(owned)
+            task = asyncio.create_task(self._tell_when_done(owned))
+            self._telling.add(task)
+            task.add_done_callback(self._telling.discard)
+
+    async def _tell_when_done(self, owned: Owned) -> None:
+        """Whoever wanted the lane back may wait until what ran then has ended."""
+        while owned.waits and not owned.lost:
+            await owned.changes()
+        self._rebalance.set()
+
+    def _take_back(self, subscription_id: int, served: S) -> None:
+        """Somebody does not wait for what is out, while nothing may run: it is given back."""
+        opened = served.opened
+        loose = [owned for (of, _), owned in self._loose.items() if of == subscription_id]
+        late = [owned for owned in [*served.runner.lanes.values(), *loose] if owned.acted < opened.forced]
+        if not opened.rests or all(owned.taken_back for owned in late):
+            return
+        served.runner.take_back()
+        for owned in loose:
+            owned.take_back()
+
     def _gives(self, subscription_id: int, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._giving[task] = subscription_id
@@ -349,7 +414,9 @@ class Sharing(Generic[S]):
     async def _hand_over(self, subscription_id: int, runner: Runs, owned: Owned) -> None:
         """Gives a lane back in good order, when nothing of it runs any more."""
         telling = runner.telling
-        exchange = await runner.close(owned)
+        if not await runner.close(owned):
+            return
+        exchange = runner.finish(owned)
         try:
             async with self._releasing:
                 try:
@@ -385,13 +452,13 @@ class Sharing(Generic[S]):
             return
         if subscription_id in self.served:
             self.served[subscription_id].runner.lose(owned, error)
-        self._loose.add((subscription_id, owned.number))
+        self._loose[subscription_id, owned.number] = owned
         self._gives(subscription_id, self._let_go(subscription_id, owned))
 
     async def _let_go(self, subscription_id: int, owned: Owned) -> None:
         """A lost lane may be had again when nothing of it runs here any more."""
         await owned.at_rest()
-        self._loose.discard((subscription_id, owned.number))
+        self._loose.pop((subscription_id, owned.number), None)
         with suppress(Unavailable):
             await self._heart.release(subscription_id, [owned.number])
         self._rebalance.set()
@@ -449,6 +516,8 @@ class Sharing(Generic[S]):
         """One lane that is being taken just now still comes."""
         self._stopping = True
         self._rebalance.set()
+        for task in self._telling:
+            task.cancel()
         await asyncio.wait([self._sharing], timeout=self._grace)
         self._sharing.cancel()
         await asyncio.wait([self._sharing], timeout=LAST)

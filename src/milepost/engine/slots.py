@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from time import monotonic
 from typing import Protocol
 
+from milepost.engine.outcomes import EndsProgram
 from milepost.engine.solitude import Solitude
 from milepost.errors import MilepostError
 
@@ -16,7 +17,7 @@ WATCH = (0.01, 1.0)
 class Slot:
     """A place where one call at a time runs."""
 
-    __slots__ = ("deadline", "late_since", "task", "timed_out")
+    __slots__ = ("deadline", "late_since", "taken_back", "task", "timed_out")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -25,6 +26,7 @@ class Slot:
         self.late_since: float | None = None
         """When it was told that its time is up, and has not ended since."""
         self.timed_out = False
+        self.taken_back = False
 
     def begin(self, timeout: float) -> None:
         """A call begins."""
@@ -44,16 +46,34 @@ class Slot:
     def end(self) -> None:
         """It has ended."""
         self.deadline = self.late_since = None
+        # It took no notice.
         if self.timed_out:
-            # It took no notice.
             self.expired()
+        if self.taken_back:
+            self.is_taken_back()
 
     def expired(self) -> bool:
         """Whether a cancellation that has just arrived means that time is up; asked once."""
         if not self.timed_out or self.task is None:
             return False
         self.timed_out = False
+        if self.taken_back:
+            self.taken_back = False
+            self.task.uncancel()
         # Somebody else may have cancelled it as well, and that is not swallowed.
+        return self.task.uncancel() == 0
+
+    def take_back(self) -> None:
+        """End the call that runs: others get its messages."""
+        if self.task is not None and not self.taken_back:
+            self.taken_back = True
+            self.task.cancel()
+
+    def is_taken_back(self) -> bool:
+        """Whether a cancellation that has just arrived means that; asked once."""
+        if not self.taken_back or self.task is None:
+            return False
+        self.taken_back = False
         return self.task.uncancel() == 0
 
 
@@ -97,6 +117,10 @@ class Slots:
         self._pause = WATCH[1]
         self._busy = 0
         self._alone = False
+        self.ending: EndsProgram | None = None
+        """What a handler raised that ends the program: nothing more is called, and what runs goes on."""
+        self.ended = asyncio.Event()
+        """Set with it."""
 
     @property
     def in_flight(self) -> int:
@@ -141,6 +165,9 @@ class Slots:
             self._alone = work.alone
             try:
                 await work.run(slot)
+            except EndsProgram as error:
+                self.ending = self.ending or error
+                self.ended.set()
             finally:
                 slot.end()
                 self._busy -= 1
@@ -154,7 +181,7 @@ class Slots:
 
     def _next(self) -> Work | None:
         sources = self._sources
-        if self._alone:
+        if self._alone or self.ending is not None:
             return None
         suspecting = next((source for source in sources if source.suspects), None)
         self._solitude.wants(self, suspecting is not None)

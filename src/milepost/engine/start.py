@@ -4,6 +4,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from milepost.dispatch import Cursor
+from milepost.errors import InvalidMessage
 from milepost.log.codec import MAX_INTEGER
 from milepost.log.log import Log
 from milepost.log.since import Since
@@ -24,6 +25,18 @@ def start_from(value: Any) -> Start:
         return "now" if value == "now" else "beginning"
     meant = aside(value, ("beginning", "now"))
     raise ValueError(f'"beginning", "now", a datetime or a position is wanted{meant}')
+
+
+async def refuse_beyond_end(name: str, start: Start, log: Log, of: str = "") -> None:
+    """Raise `InvalidMessage` for a position after the last one of the log: what comes until then would be missed.
+
+    `of` says of which subscription, where the caller has several.
+    """
+    if not isinstance(start, int):
+        return
+    [[drawn, _]] = await log.database.execute(log.statements.get("drawn_and_id"), {"position": 0})
+    if start > drawn:
+        raise InvalidMessage(name, f"{of}the log ends at position {drawn:,}, before {start:,}")
 
 
 async def start_of(start: Start, log: Log) -> tuple[Cursor, Since | None]:

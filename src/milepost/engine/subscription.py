@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, TypeVar
 
-from milepost.engine.declaration import BATCH, Declaration
+from milepost.engine.declaration import BATCH, LANES, LANES_OF_TRANSACTIONS, Declaration
 from milepost.engine.described import Function
 from milepost.engine.handler import Handler
 from milepost.engine.instrument import Instrument
@@ -52,6 +52,11 @@ class Subscription:
     @property
     def name(self) -> str:
         return self.declaration.name
+
+    @property
+    def names(self) -> list[str]:
+        """Its name, and the one that it had before, if it was renamed."""
+        return [name for name in (self.name, self.declaration.renamed_from) if name is not None]
 
     def __call__(self, function: F) -> F:
         """Declares its only handler; the function stays as it is."""
@@ -133,6 +138,11 @@ class Subscription:
                 f"it takes a Transaction, and progress is kept {self._kept.value}: for writing exactly once give "
                 "the address of a database as progress, or nothing"
             )
+        if self._kept is Kept.OUTSIDE and self.declaration.paused:
+            raise self._wrong(f"paused: progress is kept {self._kept.value}, where nobody could resume it")
+        if self.declaration.isolation != "read committed" and not self.takes_transaction:
+            level = self.declaration.isolation
+            raise self._wrong(f"isolation={level!r} is for handlers that take a Transaction, and none of its does")
         self._any = next((handler for handler in self.handlers if handler.types is None), None)
         self._by_type = {name: handler for handler in self.handlers for name in handler.types or ()}
 
@@ -163,6 +173,11 @@ class Subscription:
         if not any(signature.batch for signature in self._signatures):
             return None
         return self.declaration.batch or min(BATCH, self.declaration.window)
+
+    @property
+    def lanes(self) -> int:
+        """How many processes can share it. Known once it is bound."""
+        return self.declaration.lanes or (LANES_OF_TRANSACTIONS if self.takes_transaction else LANES)
 
     @property
     def takes_transaction(self) -> bool:
@@ -222,10 +237,17 @@ class Subscriptions:
             self._by_name[mine.name] = mine
 
     def check(self) -> None:
-        """Makes everything ready when the program starts; refuses what is missing."""
+        """Make everything ready when a worker starts; refuse what is missing, a handler too."""
         self._providers.check()
         for subscription in self:
             subscription.bind()
+
+    def check_handlers(self) -> None:
+        """Make the handlers declared so far ready when the program opens; refuse what nobody provides."""
+        self._providers.check()
+        for subscription in self:
+            if subscription.has_handlers:
+                subscription.bind()
 
     def __iter__(self) -> Iterator[Subscription]:
         return iter(self._by_name.values())

@@ -30,6 +30,7 @@ from milepost.engine.events import (
 from milepost.engine.handler import Undecodable
 from milepost.engine.listeners import Audience
 from milepost.engine.outcomes import Park, RetryLater, Skip
+from milepost.log.codec import NewerVersion
 from milepost.log.message import Message
 from milepost.progress.protocol import Held, Opened
 from milepost.progress.storable import LATEST
@@ -166,6 +167,8 @@ class Telling:
                 self.skipped(delivery, error.reason)
                 return
             case Park() | Undecodable() | RetryLater():
+                pass
+            case NewerVersion() if error.is_of(message):
                 pass
             case _:
                 self.failed(delivery, error, seconds, together)

@@ -3,9 +3,12 @@
 What fails, fails often at the same place: how that looks is remembered.
 """
 
+import sys
 import traceback
 from collections.abc import Iterator
-from types import CodeType, TracebackType
+from types import CodeType, FrameType, TracebackType
+
+from milepost.dispatch.reasons import one_line
 
 KEPT = 256
 """How many places are remembered."""
@@ -23,11 +26,22 @@ def reason_of(error: BaseException) -> str:
     """An error in one line, as it is kept with a message."""
     name = type(error).__name__
     try:
-        said = str(error)
+        said = one_line(str(error)).strip()
     except Exception as failed:
         # An error of the program's own that cannot say what it is: it must not end whoever asks.
         return f"{name}, whose text cannot be had: {type(failed).__name__}"
     return f"{name}: {said}" if said else name
+
+
+def stack_of(thread: int, below: CodeType) -> TracebackType | None:
+    """Return where a thread is just now, below a function of ours, as the traceback of an error raised there."""
+    frame: FrameType | None = sys._current_frames().get(thread)
+    found: TracebackType | None = None
+    while frame is not None and frame.f_code is not below:
+        found = TracebackType(found, frame, frame.f_lasti, frame.f_lineno)
+        frame = frame.f_back
+    # Without the function it is at something else already.
+    return found if frame is not None else None
 
 
 def traceback_of(error: BaseException) -> str:

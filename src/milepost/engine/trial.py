@@ -23,6 +23,7 @@ from milepost.engine.trace.selecting import selecting
 from milepost.engine.transaction import Transaction
 from milepost.errors import MilepostError, UnknownSubscription
 from milepost.log.appender import Appender
+from milepost.log.codec import NewerVersion
 from milepost.log.message import Message
 from milepost.progress.deliveries import Choice, StoredDelivery
 from milepost.threads import Threads
@@ -78,7 +79,7 @@ class Tried:
     def has_failed(self) -> bool:
         """Whether the error is one, and not a handler's way to say what is to become of its message."""
         return self.error is not None and not isinstance(
-            self.error, Skip | Park | RetryLater | Failed | Undecodable
+            self.error, Skip | Park | RetryLater | Failed | Undecodable | NewerVersion
         )
 
 
@@ -157,7 +158,8 @@ class Trial:
         if not chosen.handler.takes_transaction:
             seconds, raised = await call.made(None, timed=timed)
             return Tried(seconds=seconds, returned=raised is None, error=raised, prospects=call.prospects(raised))
-        async with Rehearsal.on(self._place.services.transactions, self._appender) as rehearsal:
+        isolation = chosen.subscription.declaration.isolation
+        async with Rehearsal.on(self._place.services.transactions, self._appender, isolation) as rehearsal:
             seconds, raised = await call.made(rehearsal.transaction, timed=timed)
             error = await rehearsal.conclude(raised)
         return Tried(
@@ -192,7 +194,7 @@ class _Call:
                     await self._calls.several(self._deliveries, slot, transaction)
                 else:
                     await self._calls.one(self._deliveries[0], slot, transaction)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 return monotonic() - begun, error
             finally:
                 self._threads.close()

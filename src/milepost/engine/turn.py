@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from milepost.engine.calls import AnyDelivery, Calls, HandlerCancelled, TimedOut, Unhandled
 from milepost.engine.chunk import Chunk, Item
+from milepost.engine.context_variables import other_steps
 from milepost.engine.handler import Handler
-from milepost.engine.outcomes import FATAL
+from milepost.engine.outcomes import ENDS_PROGRAM
 from milepost.engine.owned import Owned
 from milepost.engine.settling import Settling
 from milepost.engine.slots import Slot
@@ -46,10 +47,11 @@ class Turn:
         runner, calls, timeout = self._runner, self._calls, self._runner.timeout
         settling = self._settling
         times, handled = (None, None) if settling.telling is None else settling.telling.noted
-        claimed = runner.claimed
+        claimed, handler_of, begin = runner.claimed, calls.handler_of, calls.begin
         # The clock is read once a message: when one has ended the next begins.
         begun = now = monotonic()
         over = begun + SLICE
+        runner.busy.add(slot)
         try:
             while now < over and not runner.suspects:
                 if not claimed:
@@ -61,7 +63,7 @@ class Turn:
                 if runner.may_lack_keys and runner.refuse_without_key(owned, delivery):
                     now = monotonic()
                     continue
-                handler = calls.handler_of(delivery.message.type)
+                handler = handler_of(delivery.message.type)
                 if handler is None:
                     settling.failed(owned, [delivery], Unhandled(delivery.message.type))
                     now = monotonic()
@@ -74,18 +76,26 @@ class Turn:
                 delivery.begun = now
                 slot.deadline = now + timeout
                 try:
-                    await handler.call(*calls.arguments(handler, delivery))
-                except asyncio.CancelledError:
+                    variables = copy_context()
+                    suspended = variables.run(begin, handler, delivery)
+                    if suspended is not None:
+                        await other_steps(variables, *suspended)
+                except asyncio.CancelledError as error:
                     if slot.expired():
-                        now = self._failed(owned, delivery, TimedOut(timeout), now)
+                        now = self._failed(owned, delivery, TimedOut(timeout, error.__traceback__), now)
+                    elif slot.is_taken_back():
+                        owned.ended()
+                        now = monotonic()
                     elif slot.is_ending():
                         owned.lane.give_back([delivery])
                         owned.ended()
                         raise
                     else:
-                        now = self._failed(owned, delivery, HandlerCancelled(), now)
-                except FATAL:
+                        now = self._failed(owned, delivery, HandlerCancelled(error), now)
+                except GeneratorExit:
                     raise
+                except ENDS_PROGRAM as error:
+                    raise self._runner.ends_program(owned, [delivery], error, monotonic() - now) from None
                 except BaseException as error:
                     now = self._failed(owned, delivery, error, now)
                 else:
@@ -99,11 +109,14 @@ class Turn:
                             handled.append(delivery)
                     now = ended
                 finally:
-                    slot.end()
+                    slot.deadline = None
+                    if slot.late_since is not None or slot.taken_back:
+                        slot.end()
                     owned.running -= 1
         finally:
             # A slot calls one after the other: what its turn takes is what they take together.
             settling.handling_seconds += monotonic() - begun
+            runner.busy.discard(slot)
             runner.turn_ended()
 
     def _failed(self, owned: Owned, delivery: AnyDelivery, error: BaseException, begun: float) -> float:
@@ -118,18 +131,24 @@ class Turn:
         chunk = Chunk(self._items(handler, owned, delivery), slot, self._runner.timeout)
         begun = monotonic()
         future = self._threads.run(chunk.run)
-        late = None
         while not future.done():
             try:
                 await asyncio.wait([future], timeout=PATIENCE if chunk.waits else None)
             except asyncio.CancelledError:
+                if slot.is_taken_back():
+                    self._leave(chunk)
+                    continue
                 if not slot.expired():
-                    self._give_back(chunk, late)
+                    self._give_back(chunk)
                     raise
-                late = chunk.current
+                if (late := chunk.current) is not None:
+                    late.timed_out = TimedOut(self._runner.timeout, chunk.where())
             if not future.done():
                 self._go_on_without(chunk)
-        self._settle(chunk, late)
+        self._settle(chunk)
+        if chunk.ending is not None:
+            self._give_back(chunk)
+            raise chunk.ending
         self._learn(monotonic() - begun)
 
     def _items(self, handler: Handler, owned: Owned, delivery: AnyDelivery) -> list[Item]:
@@ -148,31 +167,45 @@ class Turn:
         return items
 
     def _add(self, items: list[Item], handler: Handler, owned: Owned, delivery: AnyDelivery) -> None:
+        variables = copy_context()
         try:
-            arguments = self._calls.arguments(handler, delivery)
+            arguments = variables.run(self._calls.arguments, handler, delivery)
         except Exception as error:
             self._settling.failed(owned, [delivery], error)
             return
         owned.running += 1
         delivery.begun = monotonic()
-        items.append(Item(owned, delivery, handler.call, arguments, copy_context()))
+        items.append(Item(owned, delivery, handler.call, arguments, variables))
 
-    def _settle(self, chunk: Chunk, late: Item | None) -> None:
+    def _leave(self, chunk: Chunk) -> None:
+        """Others get its messages: those that have not begun do not begin any more."""
+        for item in chunk.taken_back():
+            item.owned.running -= 1
+            item.owned.ended()
+
+    def _settle(self, chunk: Chunk) -> None:
         telling = self._settling.telling
         for item in chunk.ended():
             item.owned.running -= 1
-            if item is late:
-                self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout), item.seconds)
+            if item.owned.taken_back and not item.delivery.is_in_force:
+                continue
+            if item.timed_out is not None:
+                self._settling.failed(item.owned, [item.delivery], item.timed_out, item.seconds)
+            elif isinstance(item.error, ENDS_PROGRAM):
+                chunk.ending = self._runner.ends_program(item.owned, [item.delivery], item.error, item.seconds)
             elif item.error is None:
                 self._settling.done(item.owned, item.delivery)
                 if telling is not None:
                     telling.note(item.delivery, item.seconds)
             else:
-                self._settling.failed(item.owned, [item.delivery], item.error, item.seconds)
+                error = item.error
+                if isinstance(error, asyncio.CancelledError):
+                    error = HandlerCancelled(error)
+                self._settling.failed(item.owned, [item.delivery], error, item.seconds)
 
     def _go_on_without(self, chunk: Chunk) -> None:
         """One of them takes its time: the others need not wait for it."""
-        self._settle(chunk, None)
+        self._settle(chunk)
         for item in chunk.taken_back():
             item.owned.running -= 1
             if item.owned.hands_out:
@@ -183,14 +216,14 @@ class Turn:
         self._runner.more()
         self._size = 1
 
-    def _give_back(self, chunk: Chunk, late: Item | None) -> None:
+    def _give_back(self, chunk: Chunk) -> None:
         """The process ends before they do."""
-        self._settle(chunk, late)
+        self._settle(chunk)
         left = [*chunk.taken_back(), *([chunk.current] if chunk.current else [])]
         for item in left:
             item.owned.running -= 1
-            if item is late:
-                self._settling.failed(item.owned, [item.delivery], TimedOut(self._runner.timeout))
+            if item.timed_out is not None:
+                self._settling.failed(item.owned, [item.delivery], item.timed_out)
             else:
                 item.owned.lane.give_back([item.delivery])
                 item.owned.ended()

@@ -1,6 +1,6 @@
 """What a value may be: checks that say what is wanted instead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from reprlib import Repr
 from typing import Any, TypeVar
 
@@ -63,6 +63,13 @@ def seconds(least: float = 0, *, more: bool = False) -> Check[float]:
     return check
 
 
+def yes_or_no(value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, bool):
+        raise ValueError("True or False is wanted")  # noqa: TRY004 - as with every option
+    return value
+
+
 def one_of(*texts: str) -> Check[str]:
     """One of a few words."""
     wanted = " or ".join(f'"{text}"' for text in texts)
@@ -84,6 +91,15 @@ def instance_of(cls: type[T], wanted: str) -> Check[T]:
         return value
 
     return check
+
+
+def instances(name: str, cls: type[T], given: Iterable[T]) -> list[T]:
+    """Return several objects of a class in their order, each once; anything else is refused."""
+    several = list(dict.fromkeys(given)) if isinstance(given, Iterable) else [given]
+    if not isinstance(given, Iterable) or not all(isinstance(one, cls) for one in several):
+        wrong = next((one for one in several if not isinstance(one, cls)), given)
+        raise ValueError(f"{name}: a list of objects of {cls.__qualname__} is wanted, not {_shown(wrong)}")
+    return several
 
 
 def optional(check: Check[T]) -> Check[T | None]:

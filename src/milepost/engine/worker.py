@@ -57,6 +57,8 @@ class Worker:
         lease = min(subscription.declaration.lease for subscription in subscriptions)
         self._sign = Sign(self._sharing.id, lease)
         self._running: list[Runner] = []
+        self._leaving = asyncio.Lock()
+        self._has_left = False
         self.changed = asyncio.Event()
         """Set when something may have ended."""
 
@@ -69,6 +71,10 @@ class Worker:
     def runners(self) -> dict[str, Runner]:
         """By the names of their subscriptions."""
         return {served.name: served.runner for served in self._sharing.served.values()}
+
+    def is_blocked(self) -> bool:
+        """Whether a handler keeps it from going on, or from ending. For another thread to ask, too."""
+        return self._slots.is_blocked()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -102,12 +108,15 @@ class Worker:
             async with sharing as group:
                 self._serve(opened, transactions, group)
                 handling = group.create_task(self._slots.run())
+                ending = group.create_task(self._end_with_program(handling))
                 for telling in self._tellings():
                     telling.started(self.id)
                 try:
                     yield
                 finally:
-                    await self._sharing.leave([handling])
+                    await self._leave(handling)
+                    if self._slots.ending is None:
+                        ending.cancel()
                     for telling in self._tellings():
                         telling.stopped(self.id)
                     handling.cancel()
@@ -117,6 +126,19 @@ class Worker:
             self._threads.close()
             if self._audience is not None:
                 await self._audience.close()
+
+    async def _end_with_program(self, handling: asyncio.Task[None]) -> None:
+        """When a handler ends the program, leave in good order, so that its attempt is written; then raise it."""
+        await self._slots.ended.wait()
+        await self._leave(handling)
+        if self._slots.ending is not None:
+            raise self._slots.ending
+
+    async def _leave(self, handling: asyncio.Task[None]) -> None:
+        async with self._leaving:
+            if not self._has_left:
+                await self._sharing.leave([handling])
+                self._has_left = True
 
     def _serve(self, opened: Sequence[Opened], transactions: Database | None, group: asyncio.TaskGroup) -> None:
         builder = Builder(
@@ -133,6 +155,7 @@ class Worker:
             transactions=transactions,
             changed=self._wake,
             lost=self._sharing.lose,
+            reports_soon=self._sharing.look_soon,
         )
         # Nothing is shared before all are there: this does not wait for anything.
         for subscription, one in zip(self._subscriptions, opened, strict=True):
@@ -185,5 +208,7 @@ class Worker:
         return runner.is_idle(head, None if runner.has_all_lanes else await self._stored_cursors(runner.name))
 
     async def _stored_cursors(self, name: str) -> dict[int, Cursor]:
+        """Return how far its lanes are, but for those that a limit of rows keeps from going on."""
         standings = await self._services.progress.standings(self._place.group, name)
-        return {lane.number: lane.cursor for standing in standings for lane in standing.lanes}
+        lanes = [lane for standing in standings for lane in standing.lanes]
+        return {lane.number: lane.cursor for lane in lanes if lane.stopped is None}

@@ -107,6 +107,10 @@ class Writing:
         if lane.settled >= self.messages or lane.urgent(self._clock.now()):
             return True
         elapsed = asyncio.get_running_loop().time() - owned.written_at
+        if elapsed >= LAZY and lane.stopped is not None:
+            # Rows of other processes may have gone, and nothing of its own changes by that: it asks.
+            lane.poke()
+            return True
         return (self.hurries or elapsed >= (self._seconds if lane.settled else LAZY)) and lane.dirty
 
     def _goes_along(self, owned: Owned) -> bool:

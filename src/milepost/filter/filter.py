@@ -88,6 +88,8 @@ def compile_filter(text: str) -> Filter:
 
 
 def _checked(text: str) -> Node:
+    if not isinstance(text, str):
+        raise TypeError(f"a filter is a text, such as 'amount >= 100', not {text!r}")
     encoded = text.encode(errors="surrogatepass")
     if len(encoded) > MAX_BYTES:
         offset = len(encoded[:MAX_BYTES].decode(errors="ignore"))

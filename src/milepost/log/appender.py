@@ -68,7 +68,7 @@ class Appender:
         expected: Mapping[str, int],
         wake: bool,
     ) -> dict[str, Appended]:
-        """Appends to several streams: all or nothing."""
+        """Append to several streams: all or nothing. The result has the streams in the order of `payloads`."""
         check_streams(payloads, expected)
         with Seen(self._instruments, list(payloads.items()), sends=True) as seen:
             batches = [
@@ -78,9 +78,10 @@ class Appender:
             ]
             parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
             rows = await executor.execute(self._statements.get("append_many"), parameters)
+            by_stream = {row[0]: _appended(row, expected.get(row[0], -2)) for row in rows}
+            # The function answers in the order in which it locked the streams.
             appended = {
-                row[0]: replace(_appended(row, expected.get(row[0], -2)), count=len(payloads[row[0]]))
-                for row in rows
+                stream: replace(by_stream[stream], count=len(of_stream)) for stream, of_stream in payloads.items()
             }
             seen.appended = list(appended.values())
             return appended
@@ -90,19 +91,37 @@ class Appender:
         return self._codec.encode(payloads, along)
 
 
+def several(messages: Any) -> Sequence[Any]:
+    """Return what is to be appended to one stream, one message or a list, as a list."""
+    return messages if isinstance(messages, list | tuple) else [messages]
+
+
+def batches_of(messages: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """Return the same for each of several streams."""
+    if not isinstance(messages, Mapping):
+        raise InvalidMessage("messages", f"a dict of streams is wanted, not {type(messages).__name__}")
+    return {stream: several(of_stream) for stream, of_stream in messages.items()}
+
+
 def check_batch(stream: str, payloads: Sequence[Any]) -> None:
     """Refuses what cannot be appended to a stream at once."""
     check_stream(stream)
     if not payloads:
         raise InvalidMessage("messages", f"at least one for stream {stream!r} is wanted")
     if len(payloads) > MAX_MESSAGES:
-        raise TooLarge("messages", f"{len(payloads):,} of them, over the limit of {MAX_MESSAGES:,} an append")
+        raise _too_many(len(payloads))
 
 
-def check_streams(streams: Collection[str], expected: Collection[str]) -> None:
-    """Refuses an append to several streams where there are none, or others are expected to be somewhere."""
+def _too_many(count: int) -> TooLarge:
+    return TooLarge("messages", f"{count:,} of them, over the limit of {MAX_MESSAGES:,} an append")
+
+
+def check_streams(streams: Mapping[str, Sequence[Any]], expected: Collection[str]) -> None:
+    """Refuses an append to several streams that has no or too many messages, or expects something of others."""
     if not streams:
         raise InvalidMessage("messages", "at least one stream with one message is wanted")
+    if (count := sum(map(len, streams.values()))) > MAX_MESSAGES:
+        raise _too_many(count)
     if unknown := set(expected) - set(streams):
         raise InvalidMessage("expected", f"stream {min(unknown)!r} is not among those appended to")
 

@@ -20,9 +20,10 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
+from milepost.errors import Unavailable
 from milepost.log.connections import Row
 from milepost.log.database import Connection, Database, cut, driver
-from milepost.threads import Threads
+from milepost.threads import Threads, ThreadsClosed
 
 HAND_OVER = 0.005
 """Seconds that the loop waits for a thread to begin, at most. That takes a tenth of a millisecond; if the loop
@@ -69,7 +70,10 @@ class Bulk:
             waits.release()
             return call()
 
-        running = self._threads.run(begin)
+        try:
+            running = self._threads.run(begin)
+        except ThreadsClosed as error:
+            raise Unavailable("this Milepost was closed while a page was read") from error
         waits.acquire(timeout=HAND_OVER)
         awaited: list[asyncio.Future[Any]] = [running]
         seconds = self._database.statement_seconds

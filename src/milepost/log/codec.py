@@ -10,7 +10,8 @@ from uuid import UUID
 import msgspec
 
 from milepost.errors import InvalidMessage, TooLarge
-from milepost.log.message import Message, NewMessage
+from milepost.log import models
+from milepost.log.message import EncodedMessage, EncodedObject, Message, NewMessage
 from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES, is_property_name
 
 Upcast = Callable[[Any], Any]
@@ -37,6 +38,19 @@ class MessageClass:
     properties: tuple[str, ...]
 
 
+class NewerVersion(InvalidMessage):
+    """A payload of a version that this program does not know yet; of the message at this `position`."""
+
+    def __init__(self, message: Message[Any], version: int, known: int) -> None:
+        self.position = message.position
+        self.stream = message.stream
+        super().__init__("data", f"{message!r} has version {version}, and this program knows {known}")
+
+    def is_of(self, message: Message[Any]) -> bool:
+        """Return True if it is about this message, and not about another one that somebody has read as well."""
+        return (self.position, self.stream) == (message.position, message.stream)
+
+
 class Codec:
     """Knows the registered classes; turns payloads into JSON and JSON into payloads."""
 
@@ -47,16 +61,26 @@ class Codec:
         self._upcasts: dict[tuple[str, int], Upcast] = {}
 
     def register(self, declared: MessageClass) -> None:
-        """Adds a class; a name that another class has already is refused."""
-        check_name("type", declared.name)
+        """Add a class; refuse a name that another class has, and a second name for one class.
+
+        Handlers find their messages by the one name of the class: of two, nobody would get those of the first.
+        """
         if declared.version < 1:
             raise ValueError(f"version of {declared.name!r}: 1 or more is wanted, not {declared.version}")
         _check_declared_properties(declared)
         names = (declared.name, *declared.aliases)
         for name in names:
+            check_type(name)
             taken = self._by_name.get(name)
             if taken is not None and taken.cls is not declared.cls:
                 raise ValueError(f"type {name!r} belongs to {taken.cls.__qualname__} already")
+        known = self._by_class.get(declared.cls)
+        if known is not None and known.name != declared.name:
+            raise ValueError(
+                f"{declared.cls.__qualname__} is registered as {known.name!r} already: if {declared.name!r} is an "
+                f"older name of the same type, write @mp.message({known.name!r}, aliases=[{declared.name!r}]), if "
+                "it is the newer one, the other way round; another type needs a class of its own"
+            )
         self._by_name |= dict.fromkeys(names, declared)
         self._by_class[declared.cls] = declared
 
@@ -84,15 +108,27 @@ class Codec:
         messages = list(map(self.wrapped, payloads))
         if len(messages) > 1:
             _refuse_repeated_ids(messages)
+        unchecked = [message for message in messages if not isinstance(message, EncodedMessage)]
         try:
             encoded = _ENCODER.encode([_fields(message, along) for message in messages])
         except _ENCODING_ERRORS:
-            self._look_closer(messages)
+            self._look_closer(unchecked)
             raise
         # Almost all that cannot be stored shows in the whole text; only where it might, each message is looked at.
-        if len(encoded) > self._max_message_bytes or b"null" in encoded or b"\\u0000" in encoded:
-            self._look_closer(messages)
+        if unchecked and (len(encoded) > self._max_message_bytes or b"null" in encoded or b"\\u0000" in encoded):
+            self._look_closer(unchecked)
         return encoded
+
+    def encoded(self, message: NewMessage) -> EncodedMessage:
+        """The same message, checked and encoded: an append of many can prepare one after the other."""
+        return EncodedMessage(
+            message.type,
+            message.data,
+            properties=message.properties,
+            metadata=message.metadata,
+            id=message.id,
+            encoded=msgspec.Raw(self.encode([message])[1:-1]),
+        )
 
     def _look_closer(self, messages: Iterable[NewMessage]) -> None:
         """Refuses what PostgreSQL's JSON cannot hold, or what is too large, by its message and field."""
@@ -102,12 +138,16 @@ class Codec:
                 size += len(_encode("properties", message.properties))
             if message.metadata:
                 size += len(_encode("metadata", message.metadata))
-            if size > self._max_message_bytes:
-                raise TooLarge(
-                    "message",
-                    f"{message.type!r} has {size:,} bytes of JSON, over the limit of {self._max_message_bytes:,}: "
-                    "keep large content elsewhere and its address here, or raise max_message_bytes",
-                )
+            self.check_size(message.type, size)
+
+    def check_size(self, type: str, size: int) -> None:
+        """Refuse a message whose payload, properties and metadata have too many bytes of JSON together."""
+        if size > self._max_message_bytes:
+            raise TooLarge(
+                "message",
+                f"{type!r} has {size:,} bytes of JSON, over the limit of {self._max_message_bytes:,}: "
+                "keep large content elsewhere and its address here, or raise max_message_bytes",
+            )
 
     def wrapped(self, payload: Any) -> NewMessage:
         """An instance of a registered class as a message; one that is a message already as it is."""
@@ -136,6 +176,12 @@ class Codec:
         version = message.metadata.get(_VERSION_KEY, 1)
         if version == declared.version:
             return _decode(message, declared.cls)
+        if type(version) is not int or version < 1:
+            raise InvalidMessage(
+                "metadata", f"{_VERSION_KEY} of {message!r}: a version is wanted, not {version!r}"
+            )
+        if version > declared.version:
+            raise NewerVersion(message, version, declared.version)
         return _convert(message, self._upcasted(message, declared, version), declared.cls)
 
     def _upcasted(self, message: Message[Any], declared: MessageClass, version: int) -> Any:
@@ -159,12 +205,14 @@ class Codec:
         return None
 
 
-def _fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any]:
+def _fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any] | msgspec.Raw:
+    if isinstance(message, EncodedMessage) and (not along or not along.keys().isdisjoint(message.metadata)):
+        return message.encoded
     if type(message.type) is not str or message.type not in _good_types:
-        check_name("type", message.type)
+        check_type(message.type)
         _remember(_good_types, message.type)
     data = message.data
-    fields = {"type": message.type, "data": _model_json(data) if _is_pydantic(type(data)) else data}
+    fields = {"type": message.type, "data": models.json_of(data) if models.is_model(type(data)) else data}
     if message.properties:
         check_properties(message.properties)
         fields["properties"] = message.properties
@@ -192,6 +240,13 @@ def check_name(field: str, name: str) -> None:
         raise InvalidMessage(field, f"{name!r} has a lone surrogate, which is not text") from None
     if length > MAX_NAME_BYTES:
         raise TooLarge(field, f"{name[:40]!r}… has {length:,} bytes, over the limit of {MAX_NAME_BYTES}")
+
+
+def check_type(name: str) -> None:
+    """Refuse a name that no type can have."""
+    check_name("type", name)
+    if "*" in name or ">" in name:
+        raise InvalidMessage("type", f"{name!r} has * or >, which stand for other types where types are selected")
 
 
 def check_stream(stream: str) -> None:
@@ -239,7 +294,7 @@ def _remember(good: set[str], name: str) -> None:
 
 
 def _check_declared_properties(declared: MessageClass) -> None:
-    fields = getattr(declared.cls, "__annotations__", {})
+    fields = {name for cls in declared.cls.__mro__ for name in getattr(cls, "__annotations__", ())}
     for name in declared.properties:
         if not is_property_name(name):
             raise ValueError(f"property {name!r} of {declared.name!r}: a filter cannot say this name")
@@ -266,17 +321,11 @@ def _uuid(given: UUID | str) -> str:
         ) from None
 
 
-def _is_pydantic(cls: type) -> bool:
-    return hasattr(cls, "model_dump_json")
-
-
-def _model_json(model: Any) -> msgspec.Raw:
-    return msgspec.Raw(model.model_dump_json().encode())
-
-
 def _encode_model(value: Any) -> Any:
-    if _is_pydantic(type(value)):
-        return value.model_dump(mode="json")
+    if isinstance(value, EncodedObject):
+        return value.raw
+    if models.is_model(type(value)):
+        return models.plain(value)
     raise TypeError(f"objects of type {type(value).__name__} are not supported")
 
 
@@ -286,7 +335,7 @@ _ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 def _encode(field: str, value: Any) -> bytes:
     try:
-        encoded = _ENCODER.encode(_model_json(value) if _is_pydantic(type(value)) else value)
+        encoded = _ENCODER.encode(models.json_of(value) if models.is_model(type(value)) else value)
     except _ENCODING_ERRORS as error:
         raise InvalidMessage(field, f"it cannot be stored as JSON: {error}") from error
     if b"\\u0000" in encoded and _ESCAPED_NUL.search(encoded):
@@ -300,11 +349,13 @@ def _encode(field: str, value: Any) -> bytes:
 def _has_non_finite(value: Any) -> bool:
     if isinstance(value, float):
         return not math.isfinite(value)
+    if isinstance(value, EncodedObject):
+        return False
     if isinstance(value, Mapping):
         return any(map(_has_non_finite, value.values()))
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return any(map(_has_non_finite, value))
-    if _is_pydantic(type(value)):
+    if models.is_model(type(value)):
         return _has_non_finite(value.model_dump())
     if isinstance(value, msgspec.Struct) or is_dataclass(value):
         return _has_non_finite(msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else vars(value))
@@ -313,8 +364,8 @@ def _has_non_finite(value: Any) -> bool:
 
 def _decode(message: Message[Any], cls: Any) -> Any:
     try:
-        if _is_pydantic(cls):
-            return cls.model_validate_json(message.raw)
+        if models.is_model(cls):
+            return models.read_json(cls, message.raw)
         return msgspec.json.decode(message.raw, type=cls)
     except (ValueError, TypeError) as error:
         raise _undecodable(message, cls, error) from error
@@ -322,11 +373,20 @@ def _decode(message: Message[Any], cls: Any) -> Any:
 
 def _convert(message: Message[Any], data: Any, cls: Any) -> Any:
     try:
-        if _is_pydantic(cls):
-            return cls.model_validate(data)
+        if models.is_model(cls):
+            return _model_of(data, cls)
         return msgspec.convert(data, cls)
     except (ValueError, TypeError) as error:
         raise _undecodable(message, cls, error) from error
+
+
+def _model_of(data: Any, cls: Any) -> Any:
+    """Return what an upcast made as a model: read as JSON, as a payload is that no upcast has changed."""
+    try:
+        raw = None if isinstance(data, cls) else _ENCODER.encode(data)
+    except _ENCODING_ERRORS:
+        raw = None
+    return models.read(cls, data) if raw is None else models.read_json(cls, raw)
 
 
 def _undecodable(message: Message[Any], cls: Any, error: Exception) -> InvalidMessage:

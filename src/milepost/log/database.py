@@ -3,7 +3,9 @@
 import asyncio
 import itertools
 import logging
+import select
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -19,6 +21,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from milepost.errors import NoDatabase, Unavailable
 from milepost.log.connections import Row
 from milepost.log.outage import PoolLogFilter, outage_of
+from milepost.log.statements import Statements
 from milepost.log.uncancelled import uncancelled, uncancelled_if_it_waits
 
 CONNECT_TIMEOUT = 10
@@ -52,6 +55,9 @@ OUT_OF_REACH = (
 )
 """What says that a connection cannot be had, or has ended."""
 
+_CONFIGURE = Statements("")
+"""What a session needs, before it is known for which schema."""
+
 POOL_NAME_PREFIX = "milepost"
 """Pools are named by it and a number."""
 
@@ -64,6 +70,28 @@ class OwnConnection(psycopg.AsyncConnection[TupleRow]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.opened_at = monotonic()
+        self.begins_transactions = False
+        """True if each statement needs a transaction that says READ COMMITTED: the role has another default, and
+        behind a pooler it cannot be set for the session."""
+
+    def has_ended(self) -> bool:
+        """Return True if the server ended the session while nobody used it. Nothing is asked of the server."""
+        if self.closed:
+            return True
+        with suppress(psycopg.Error, OSError):
+            # It may be a notice, or the news that a setting has changed. A last word comes before the end.
+            while _is_readable(self.pgconn.socket):
+                self.pgconn.consume_input()
+        return self.closed
+
+
+def _is_readable(descriptor: int) -> bool:
+    """Return True if something has arrived at a socket, its end included."""
+    if sys.platform == "win32":
+        return bool(select.select([descriptor], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 logging.getLogger("psycopg.pool").addFilter(PoolLogFilter(rf"{POOL_NAME_PREFIX}-\d+", OwnConnection))
@@ -164,7 +192,11 @@ class Database:
                     raise Unavailable(f"PostgreSQL: no connection within {CONNECT_TIMEOUT} s") from error
             else:
                 self.lent += 1
-                return connection
+                if not connection.has_ended():
+                    return connection
+                # While it was in the pool; the pool makes another one for it.
+                await connection.close()
+                await self.give_back(connection)
 
     async def give_back(self, connection: OwnConnection) -> None:
         """Back to the pool. One that is cancelled there would lose it, and whoever waits for it too."""
@@ -306,10 +338,23 @@ async def fetch(
 ) -> Sequence[Row]:
     """The rows of a statement, in PostgreSQL's binary format; in `seconds` at the most, if that is given."""
     with driver(), Deadline(connection, seconds):
-        cursor = connection.cursor(binary=True)
-        await cursor.execute(statement, parameters)
-        result = cursor.pgresult
-        return await cursor.fetchall() if result is not None and result.nfields else []
+        if (
+            isinstance(connection, OwnConnection)
+            and connection.begins_transactions
+            and connection.info.transaction_status == TransactionStatus.IDLE
+        ):
+            async with connection.transaction():
+                return await _fetch_all(connection, statement, parameters)
+        return await _fetch_all(connection, statement, parameters)
+
+
+async def _fetch_all(
+    connection: Connection, statement: LiteralString, parameters: Mapping[str, Any]
+) -> Sequence[Row]:
+    cursor = connection.cursor(binary=True)
+    await cursor.execute(statement, parameters)
+    result = cursor.pgresult
+    return await cursor.fetchall() if result is not None and result.nfields else []
 
 
 def is_out_of_reach(error: BaseException | None) -> bool:
@@ -370,11 +415,16 @@ def _for_a_primary(url: str) -> str:
     return make_conninfo(url, target_session_attrs="read-write", **missing)
 
 
-async def _configure(connection: Connection) -> None:
+async def _configure(connection: OwnConnection) -> None:
     # Behind a pooler the session's process is another from statement to statement, and psycopg's prepared
     # statements are lost between them. The pooler's own idea of the process gives it away.
+    statement, parameters = _CONFIGURE.get("configure"), {"pid": connection.info.backend_pid}
     with Deadline(connection, STATEMENT_SECONDS):
-        cursor = await connection.execute("select pg_backend_pid()")
+        cursor = await connection.execute(statement, parameters)
         row = await cursor.fetchone()
-    if row is not None and row[0] != connection.info.backend_pid:
+    is_direct, is_read_committed, _ = row or (False, True, None)
+    if not is_direct:
         connection.prepare_threshold = None
+        connection.begins_transactions = not is_read_committed
+        if not is_read_committed:
+            await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)

@@ -14,7 +14,7 @@ from milepost.log.database import Database, end
 from milepost.log.history import History
 from milepost.log.horizon import Horizon
 from milepost.log.message import Message
-from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, is_cut
+from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, check_number, is_cut
 from milepost.log.segment import Segment
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
@@ -66,6 +66,13 @@ class Now:
 
 NOW: Final = Now()
 """`after=NOW`: only what is not there yet when the following begins."""
+
+
+def check_after(after: int | Now) -> None:
+    """Refuse what a follower cannot begin after."""
+    if not isinstance(after, Now):
+        check_number("after", after)
+
 
 Begin = Callable[[], Awaitable[int | Now]]
 """Finds out where a follower begins."""

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, LiteralString
 from uuid import UUID
 
+import msgspec
 import psycopg
 
 from milepost.errors import Unavailable
@@ -63,8 +64,46 @@ class Holder:
     def __str__(self) -> str:
         age = "open for an unknown time" if self.age is None else f"open for {self.age:.1f} s"
         if self.pid is None:
-            return f"prepared transaction {self.gid!r}, {age}"
-        return f"pid {self.pid} ({self.application or 'no application name'}), {self.state}, {age}"
+            return f"{self.name}, {age}"
+        return f"{self.name} ({self.application or 'no application name'}), {self.state}, {age}"
+
+    @property
+    def name(self) -> str:
+        """What PostgreSQL knows it by, for whoever may see no more."""
+        return f"pid {self.pid}" if self.pid is not None else f"prepared transaction {self.gid!r}"
+
+    @property
+    def ended_by(self) -> str:
+        """The statement that ends it."""
+        if self.pid is not None:
+            return f"select pg_terminate_backend({self.pid})"
+        gid = (self.gid or "").replace("'", "''")
+        return f"rollback prepared '{gid}'"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldBack:
+    """What lies beyond the horizon, and who keeps it there: for a moment, unless a transaction stays open."""
+
+    horizon: int
+    """The position up to which everything is final."""
+    drawn: int
+    """The newest position that was given to an append."""
+    holders: tuple[Holder, ...] = ()
+    """The transactions that may hold the horizon, the oldest first."""
+    seconds: float = 0.0
+    """The age of the oldest of them; where ages may not be seen, of the first message beyond the horizon."""
+
+    @property
+    def positions(self) -> int:
+        """How many positions are held back."""
+        return max(0, self.drawn - self.horizon) if self.holders else 0
+
+    @property
+    def lasting(self) -> tuple[Holder, ...]:
+        """Those that hold it for longer than any short append takes; the oldest first."""
+        ages = ((self.seconds if holder.age is None else holder.age) for holder in self.holders)
+        return tuple(holder for holder, age in zip(self.holders, ages, strict=True) if age > NAME_AFTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +127,7 @@ class Horizon:
         self._samples: deque[Sample] = deque()
         self._named: frozenset[str] = frozenset()
         self._stored_at = 0.0
+        self._may_store = True
         self._life: Life | None = None
         self.forgot: Callable[[], None] = lambda: None
         """Called when the server has another life."""
@@ -166,6 +206,20 @@ class Horizon:
         """The transactions that may hold the horizon now, the oldest first."""
         rows = await self._database.execute(self._statements.get("holders"), {})
         return [Holder(*row) for row in rows]
+
+    async def held_back(self) -> HeldBack:
+        """Return what lies beyond the horizon as it was last looked at, and who keeps it there."""
+        position, drawn = self.position, self.drawn
+        holders = tuple(await self.holders()) if drawn > position else ()
+        ages = [holder.age for holder in holders if holder.age is not None]
+        if len(ages) < len(holders):
+            ages.append(await self._age_of_first(position + 1, drawn))
+        return HeldBack(position, drawn, holders, max(ages, default=0.0))
+
+    async def _age_of_first(self, low: int, high: int) -> float:
+        sets = msgspec.json.encode([{"number": 0, "lows": [low], "highs": [high]}]).decode()
+        rows = await self._database.execute(self._statements.get("oldest_within"), {"sets": sets})
+        return float(rows[0][1]) if rows else 0.0
 
     def passed(self, position: int, generation: int) -> None:
         """Tells that all positions up to this one are final, by what was known in a generation."""
@@ -257,7 +311,7 @@ class Horizon:
 
     async def _store(self, connection: Connection) -> None:
         self._stored_at = monotonic()
-        if self.position <= self.stored:
+        if self.position <= self.stored or not self._may_store:
             return
         try:
             parameters = {"position": self.position, "life": self.life}
@@ -269,4 +323,6 @@ class Horizon:
             )
             self.stored = self.position
         except (Unavailable, psycopg.Error) as error:
+            # A reader may not: with a false one it could hide messages from those who come later. It asks once.
+            self._may_store = not isinstance(error, psycopg.errors.InsufficientPrivilege)
             logger.debug("the horizon was not stored: %s", error)

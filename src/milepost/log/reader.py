@@ -35,12 +35,12 @@ MAX_SPAN = 100_000
 END = 2**63 - 1
 """Above every position and version."""
 
+_NEVER_NONE = ("after", "after_version")
+"""What a read always begins after."""
+
 Page = list[Message[Any]]
 
 _DIRECTIONS: dict[bool, LiteralString] = {False: "asc", True: "desc"}
-_BY_STREAM: LiteralString = """and m.stream_id = any(array(
-              select s.stream_id from :"schema".streams s where s.name = any(%(streams)s::text[])))"""
-
 _OF_LANES: LiteralString = "and (%(lanes)s::boolean[])[mod(m.bucket, cardinality(%(lanes)s::boolean[])) + 1]"
 
 _NAMED: dict[str, LiteralString] = {
@@ -178,10 +178,10 @@ class Reader:
         if query.ends_by_sizes:
             return self._ended_by_sizes(query)
         if query.selection.streams is not None:
-            return self._statements.get("read_log", direction=query.direction, access=_BY_STREAM, **self._streams)
+            return self._statements.get("read_streams", direction=query.direction, **self._streams)
         if query.selection.categories is not None:
             return self._statements.get("read_categories", direction=query.direction, **self._streams)
-        return self._statements.get("read_log", direction=query.direction, access="", **self._streams)
+        return self._statements.get("read_log", direction=query.direction, **self._streams)
 
     def _ended_by_sizes(self, query: Query) -> LiteralString:
         get = self._statements.get
@@ -267,8 +267,13 @@ class Reader:
 
         As long as nothing was found, `looked` is told up to where: the version from which to go on.
         """
-        statement = self._statements.get("read_stream", direction=query.direction)
-        conditions = query.parameters() | {"stream": stream, "after": after, "bytes": PAGE_BYTES}
+        statement = self._statements.get("read_stream")
+        conditions = query.parameters() | {
+            "stream": stream,
+            "after": after,
+            "bytes": PAGE_BYTES,
+            "backwards": query.backwards,
+        }
         # Who reads a short stream asks once. In a long one a page is where it is expected, or in all the rest.
         walk = Walk(after_version, before_version - 1, (END, END), backwards=query.backwards, open=True)
         found = False
@@ -321,12 +326,18 @@ async def _next(pages: AsyncGenerator[Page, None]) -> Page | None:
     return await anext(pages, None)
 
 
+def check_number(name: str, number: object) -> None:
+    """Refuse what is no whole number from 0 on, under the name that it was given by."""
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number <= END:
+        raise InvalidMessage(name, f"a whole number from 0 on is wanted, not {number!r}")
+
+
 def check_bounds(stream: object, *, since: datetime | None, **numbers: int | None) -> None:
     """Refuses what a read cannot begin or end with: `numbers` are its options of these names."""
     for name, number in numbers.items():
-        if number is not None and not 0 <= number <= END:
-            raise InvalidMessage(name, f"a number from 0 on is wanted, not {number}")
-    if since is not None and since.tzinfo is None:
+        if number is not None or name in _NEVER_NONE:
+            check_number(name, number)
+    if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
         raise InvalidMessage("since", "a datetime with a time zone is wanted")
     if isinstance(stream, str) and numbers["before"] is not None:
         raise InvalidMessage("before", "it is for reading across streams: before_version is for one")

@@ -126,7 +126,8 @@ async def status(connection: Connection, schema: str) -> Status:
         'select number, name, oldest, program, applied from :"schema".migrations order by number',
         schema,
     )
-    cursor = await connection.execute(query)
+    # In binary: the driver reads timestamps as text in one style only.
+    cursor = await connection.execute(query, binary=True)
     rows = await cursor.fetchall()
     names = ("number", "name", "oldest", "program", "applied")
     applied = tuple(dict(zip(names, row, strict=True)) for row in rows)

@@ -1,7 +1,7 @@
 """Which messages a reader wants: categories, streams, types."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,6 +97,8 @@ def _escaped(part: str) -> str:
 def _choices(field: str, given: str | Sequence[str] | None) -> frozenset[str] | None:
     if given is None:
         return None
+    if not isinstance(given, Iterable):
+        raise InvalidMessage(field, f"a string or a list of strings is wanted, not {given!r}")
     chosen = frozenset([given] if isinstance(given, str) else given)
     if not chosen:
         raise InvalidMessage(field, "an empty list selects nothing: leave it out to select everything")

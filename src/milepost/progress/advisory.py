@@ -63,6 +63,14 @@ class AdvisoryMembership:
             await self._connect()
             return False
 
+    async def change_lease(self, lease: float) -> None:
+        """Live for so many seconds after each beat, from this one on."""
+        self._database.answers_within(lease)
+        async with self._one_at_a_time:
+            self._lease = lease
+            if self._connection is not None:
+                await self._set_lease(self._connection)
+
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         """What to take and what to give; of subscriptions that are held and not wanted, all."""
         async with self._one_at_a_time:
@@ -143,12 +151,15 @@ class AdvisoryMembership:
     async def _connect(self) -> None:
         await self._lose()
         connection = await self._database.connect()
+        await self._set_lease(connection)
+        self._connection = connection
+
+    async def _set_lease(self, connection: Connection) -> None:
+        """A stopped worker is idle, one whose machine is gone does not answer: the server ends both."""
         milliseconds = str(max(1, round(self._lease * 1000)))
         with driver():
-            # A stopped worker is idle, one whose machine is gone does not answer: the server ends both.
             for setting in ("idle_session_timeout", "tcp_user_timeout"):
                 await connection.execute("select set_config(%s, %s, false)", [setting, milliseconds])
-        self._connection = connection
 
     async def _lose(self) -> None:
         self._owned, self._wants = {}, frozenset()

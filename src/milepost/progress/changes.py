@@ -58,9 +58,13 @@ def cannot_be_ordered(before: Defined, after: Defined) -> str:
 
 def waits(newer: Defined, own: Defined) -> str:
     """A newer program runs it, with another definition."""
-    differ = [*_selections(newer, own), *_orders(newer, own)]
-    words = "; ".join(f"{what} {theirs}, here {mine}" for what, theirs, mine in differ)
-    return f"waits until a newer program has ended, which runs it with another definition: {words}"
+    return f"waits until a newer program has ended, which runs it with another definition: {differ(newer, own)}"
+
+
+def differ(other: Defined, own: Defined) -> str:
+    """What differs between two definitions; nothing if they are equal."""
+    differences = [*_selections(other, own), *_orders(other, own)]
+    return "; ".join(f"{what} {theirs}, here {mine}" for what, theirs, mine in differences)
 
 
 def renamed(before: str, after: str) -> str:

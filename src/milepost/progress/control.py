@@ -9,6 +9,7 @@ import msgspec
 from milepost.log.database import Database
 from milepost.log.since import Since
 from milepost.log.statements import Statements
+from milepost.progress.deadlocks import despite_deadlocks
 from milepost.progress.memories import Memories
 from milepost.progress.refusals import of_this_life
 from milepost.progress.tracing import ranges_of
@@ -54,6 +55,21 @@ class PostgresControl:
         rows = await self._database.execute(self._statements.get("set_barrier"), parameters)
         stands: str = rows[0][0]
         return stands
+
+    async def take_back(self, subscription: int) -> None:
+        """Have everything that is out given back at once, while nothing may run."""
+        parameters = {"subscription": subscription}
+        await despite_deadlocks(lambda: self._database.execute(self._statements.get("take_back"), parameters))
+
+    async def yield_barrier(self, subscription: int, barrier: str) -> None:
+        """Let all go on until what runs now has ended, while the barrier stands: others may set none."""
+        parameters = {"subscription": subscription, "barrier": barrier, "during": STANDS}
+        await self._database.execute(self._statements.get("yield_barrier"), parameters)
+
+    async def waits(self, subscription: int) -> bool:
+        """Return True while something still runs that ran when the barrier yielded."""
+        rows = await self._database.execute(self._statements.get("waits"), {"subscription": subscription})
+        return bool(rows[0][0])
 
     async def lift_barrier(self, subscription: int, barrier: str) -> None:
         """All may go on."""

@@ -6,17 +6,18 @@ from typing import Any, Final
 
 import msgspec
 
-from milepost.dispatch import Cursor
+from milepost.dispatch import Cursor, Row
 from milepost.log.database import Database
 from milepost.log.statements import Statements
 from milepost.progress.postgresql import PROGRAM, as_declared
-from milepost.progress.protocol import Definition, Opened, RowPlace
-from milepost.progress.refusals import of_this_life
+from milepost.progress.protocol import Definition, Held, Opened, RowPlace
+from milepost.progress.refusals import of_this_life, stale
 
 ATTENDS: Final = timedelta(seconds=10)
 """How long what a process tells of its consumers is taken for what they do."""
 
 _opened = msgspec.json.Decoder(Opened)
+_rows = msgspec.json.Decoder(list[Row])
 
 
 class Attendance(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +94,7 @@ class PostgresCreated:
             "barrier": barrier,
             "definition": _json(as_declared(definition)),
             "settings": _json(settings),
-            "rows": _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows]),
+            "rows": _as_places(rows),
             "program": PROGRAM,
         }
         with of_this_life():
@@ -106,6 +107,29 @@ class PostgresCreated:
         await self._execute(
             "adopt", subscription=subscription, number=number, position=cursor.position, ahead=ahead
         )
+
+    async def rekey(
+        self, held: Held, number: int, rows: Sequence[RowPlace], known: Mapping[int, int | None]
+    ) -> dict[int, Row]:
+        """Give all rows their keys by the order of a definition, as the owner of their lane.
+
+        Returns what those say now that had the revisions in `known`; None stands for any. Raises `Stale` if it has
+        another owner.
+        """
+        parameters = {
+            "subscription": held.subscription,
+            "life": held.life,
+            "epoch": held.epoch,
+            "revision": held.revision,
+            "number": number,
+            "rows": _as_places(rows),
+            "known": _json([{"position": at, "revision": revision} for at, revision in known.items()]),
+        }
+        with of_this_life():
+            [[found]] = await self._patient.execute(self._statements.get("rekey"), parameters)
+        if found is None:
+            raise stale()
+        return {row.position: row for row in _rows.decode(found)}
 
     # Who attends
 
@@ -139,6 +163,10 @@ class PostgresCreated:
 
     async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:
         return await self._database.execute(self._statements.get(statement), parameters)
+
+
+def _as_places(rows: Sequence[RowPlace]) -> str:
+    return _json([{"position": at, "lane": lane, "key": key} for at, lane, key in rows])
 
 
 def _json(value: Any) -> str:

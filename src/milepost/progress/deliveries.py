@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,8 @@ _REFUSALS = {
     State.UNROUTED: "no consumer takes it: it goes out as soon as one does",
     State.SKIPPED: "it was skipped before",
     State.DONE: "it is done",
+    State.PARKED: "it is parked by now: decide again if that is still wanted",
+    State.RETRYING: "it is retrying by now: decide again if that is still wanted",
 }
 
 
@@ -68,6 +70,23 @@ class Choice:
     """The last position."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """Deliveries that are meant by their positions, as far as each is in one of these states."""
+
+    positions: Sequence[int]
+    states: frozenset[State]
+
+
+class SeenDelivery(NamedTuple):
+    """A delivery to decide about, and what it said when it was chosen: the decision holds for that."""
+
+    position: int
+    state: State | None = None
+    """None: it was named by its position, and nobody looked."""
+    revision: int | None = None
+
+
 class Decision(Enum):
     """What a person may decide about a delivery."""
 
@@ -98,11 +117,11 @@ class PostgresDeliveries:
         self._statements = Statements(schema, "milepost.progress")
         self._subscription = subscription
 
-    async def chosen(self, choice: Choice) -> AsyncGenerator[list[int], None]:
-        """The positions of those that are meant, in order, in lists of at most `SPAN`."""
+    async def chosen(self, choice: Choice) -> AsyncGenerator[list[SeenDelivery], None]:
+        """Those that are meant, in order of position, in lists of at most `SPAN`."""
         after: int | None = choice.after
         while after is not None:
-            [[positions, after]] = await self._execute(
+            [[positions, states, revisions, after]] = await self._execute(
                 "choose_deliveries",
                 states=sorted(choice.states),
                 key=choice.key,
@@ -112,7 +131,8 @@ class PostgresDeliveries:
                 span=SPAN,
             )
             if positions:
-                yield positions
+                found = zip(positions, states, revisions, strict=True)
+                yield [SeenDelivery(position, State(state), revision) for position, state, revision in found]
 
     async def at(self, positions: Sequence[int]) -> list[StoredDelivery]:
         """Those at these positions, in order, as far as there are any."""
@@ -120,14 +140,22 @@ class PostgresDeliveries:
         fields = StoredDelivery.__struct_fields__
         return [msgspec.convert(dict(zip(fields, row, strict=True)), StoredDelivery) for row in rows]
 
-    async def decide(self, decision: Decision, positions: Sequence[int]) -> Decided:
-        """In one transaction. Rows that an owner is just writing are waited for."""
+    async def decide(
+        self, decision: Decision, seen: Sequence[SeenDelivery], states: frozenset[State] | None = None
+    ) -> Decided:
+        """Decide in one transaction. Rows that an owner is just writing are waited for.
+
+        Of two people who decide at once only one moves a delivery: the other has it refused.
+        With `states` only those in one of them are moved.
+        """
         rows = await despite_deadlocks(
             lambda: self._execute(
                 "decide",
-                positions=list(positions),
+                positions=[each.position for each in seen],
+                seen=[each.state for each in seen],
+                revisions=[each.revision for each in seen],
                 state=decision.becomes,
-                states=sorted(decision.applies_to),
+                states=sorted(states or decision.applies_to),
                 anew=decision is Decision.RETRY,
             )
         )

@@ -50,6 +50,17 @@ class PostgresMembership:
         rows = await self._database.execute(self._statements.get("beat"), self._worker)
         return bool(rows[0][0])
 
+    async def change_lease(self, lease: float) -> None:
+        """Live for so many seconds after each beat, from this one on."""
+        before = self._worker["lease"]
+        self._worker["lease"] = timedelta(seconds=lease)
+        self._database.answers_within(lease)
+        try:
+            await self.beat()
+        except BaseException:
+            self._worker["lease"] = before
+            raise
+
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         """What to take and what to give; of subscriptions that are held and not wanted, all.
 

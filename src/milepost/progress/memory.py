@@ -78,7 +78,7 @@ class _Subscription:
 
 
 class MemoryProgress:
-    """Progress of the programs that share this object."""
+    """Progress of the programs that share this object. It keeps no rows of what is done."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -139,6 +139,7 @@ class MemoryProgress:
                 lanes=[_Lane(given.start) for _ in range(given.lanes)],
                 definitions=[(given.selects, given.orders)],
                 since=given.since,
+                status="paused" if given.paused else "running",
             )
             return _opened(found, created=True)
         changed = _selects(found, given)
@@ -415,6 +416,7 @@ def _moved(lane: _Lane, move: Move) -> bool:
 
 
 def _standing(found: _Subscription) -> Standing:
+    stopped = {each.lane: each.limit for report in found.reports.values() for each in report.stopped}
     counts, rows = found.counts(), [row for lane in found.lanes for row in lane.rows.values()]
     return Standing(
         id=found.id,
@@ -428,7 +430,12 @@ def _standing(found: _Subscription) -> Standing:
         parked=sum(row.state is State.PARKED for row in rows),
         told=_told(list(found.reports.values())),
         lanes=tuple(
-            LaneStanding(number=number, cursor=lane.cursor, held=lane.epoch is not None and not lane.released)
+            LaneStanding(
+                number=number,
+                cursor=lane.cursor,
+                held=lane.epoch is not None and not lane.released,
+                stopped=stopped.get(number),
+            )
             for number, lane in enumerate(found.lanes)
         ),
     )

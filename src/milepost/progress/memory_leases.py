@@ -71,6 +71,13 @@ class MemoryMembership:
             leases.workers[self._id] = _Worker(self._lease, leases.clock())
             return False
 
+    async def change_lease(self, lease: float) -> None:
+        """Live for so many seconds after each beat, from this one on."""
+        self._lease = lease
+        if await self.beat():
+            with self._leases.lock:
+                self._leases.workers[self._id].lease = lease
+
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
         """What to take and what to give; of subscriptions that are held and not wanted, all."""
         leases = self._leases

@@ -37,7 +37,7 @@ from milepost.progress.protocol import (
     Stale,
 )
 from milepost.progress.refusals import of_this_life, refusals, stale
-from milepost.progress.reports import Report, Told
+from milepost.progress.reports import Report, StoppedLane, Told
 from milepost.progress.standing import LaneStanding, Standing
 from milepost.progress.storable import storable
 from milepost.ranges import NOTHING, Ranges
@@ -147,6 +147,7 @@ class _Stored(msgspec.Struct, frozen=True):
     """Those with the newest definition come last."""
     replays: dict[int, list[int]] | None
     outdated: list[str]
+    stopped: list[StoppedLane]
     settings: dict[str, Any] | None
     consumers: int
     standby: list[str]
@@ -413,6 +414,7 @@ class PostgresProgress:
             "position": write.cursor.position if write else None,
             "ahead": _flat(write.cursor) if write else None,
             "moves": _json(storable(write.moves)) if write and write.moves else None,
+            "keep_done": write.keep_done if write else None,
             "succeeded": tally.succeeded,
             "failed": tally.failed,
             "released": released,
@@ -542,6 +544,7 @@ def as_declared(definition: Definition) -> Mapping[str, Any]:
         "position": definition.start.position,
         "ahead": _flat(definition.start),
         "since": None if definition.since is None else definition.since.time,
+        "paused": definition.paused,
         "renamed_from": definition.renamed_from,
         "exactly_once": definition.exactly_once,
         "life": definition.life,
@@ -598,6 +601,7 @@ def _lanes(stored: _Stored) -> Iterator[LaneStanding]:
     owners = {lane: one.worker for one in stored.owners or () for lane in one.lanes}
     since = {lane: at for one in stored.owners or () for lane, at in zip(one.lanes, one.since, strict=True)}
     holders = {lane: one.worker for one in stored.holders or () for lane in one.lanes}
+    stopped = {each.lane: each.limit for each in stored.stopped}
     aheads, replays = stored.cursors.aheads or {}, stored.replays or {}
     for lane, position in enumerate(stored.cursors.positions):
         holder = holders.get(lane)
@@ -608,5 +612,6 @@ def _lanes(stored: _Stored) -> Iterator[LaneStanding]:
             held=holder is not None,
             owner=owner,
             since=since.get(lane) if owner is not None else None,
+            stopped=stopped.get(lane),
             replay=Ranges(_pairs(replays[lane])) if lane in replays else NOTHING,
         )

@@ -48,6 +48,10 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it works; else it waits, for another order to be in force or for a newer program to end."""
     lanes: Sequence[int]
     """Those that it has, or of which something still runs."""
+    waits: bool = False
+    """Whether something still runs that ran when lanes were wanted back."""
+    keep_done: float | None = None
+    """For how many seconds rows are kept of what is done; None: not at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +69,8 @@ class Definition:
     """Where it begins if it is new."""
     since: Since | None = None
     """If it is new: older messages are passed over, wherever they are, since some may commit late."""
+    paused: bool = False
+    """If it is new: it waits until somebody resumes it."""
     renamed_from: str | None = None
     exactly_once: bool = False
     """Whether its handlers write in the transaction of the progress: then nothing may come twice."""
@@ -95,6 +101,10 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     """What it was created with, all options by their names."""
     acted: int = 0
     """Grows with everything that a person does to it."""
+    forced: int = 0
+    """The last action by which what is out is to be given back without waiting for it, as a number of `acted`."""
+    rekeys: bool = False
+    """Whether rows still have their keys by an order before."""
     limits: dict[str, int] = msgspec.field(default_factory=dict)
     """What operators set beside what the code says."""
     barrier: str | None = None
@@ -325,6 +335,10 @@ class Membership(Protocol):
 
     async def beat(self) -> bool:
         """The worker still lives; False if others think that it does not, and its lanes are lost."""
+        ...
+
+    async def change_lease(self, lease: float) -> None:
+        """From now on the worker lives for so many seconds after each beat, of which this is one."""
         ...
 
     async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:

@@ -214,6 +214,11 @@ class PostgresPulling:
             return None
         return _refusals.decode(told) if told.startswith('{"in_code"') else _replies.decode(told)
 
+    async def addresses(self, executor: Executor) -> list[tuple[str, str]]:
+        """Every subscription, by group and name."""
+        rows = await executor.execute(self._statements.get("addresses"), {})
+        return [(row[0], row[1]) for row in rows]
+
     async def expire(self, executor: Executor, subscription: int) -> list[Expired]:
         """Some of the claims that have expired count as attempts that failed; which."""
         parameters = {"subscription": subscription, "limit": EXPIRE}

@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from milepost.dispatch import LimitReached
+
 
 class InFlight(msgspec.Struct, frozen=True):
     """A message that is with a handler, or a consumer."""
@@ -11,6 +13,13 @@ class InFlight(msgspec.Struct, frozen=True):
     position: int
     since: float
     """Since when, about, in seconds since 1970."""
+
+
+class StoppedLane(msgspec.Struct, frozen=True):
+    """A lane that reads no further."""
+
+    lane: int
+    limit: LimitReached
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +32,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Messages that are with handlers."""
     flights: tuple[InFlight, ...] = ()
     """These; of many the ones that have been for longest."""
+    stopped: tuple[StoppedLane, ...] = ()
+    """Its lanes that read no further."""
     attempts: int = 0
     """Attempts that have ended since it began."""
     handling_seconds: float = 0.0

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.dispatch import Cursor
+from milepost.dispatch import Cursor, LimitReached
 from milepost.progress.reports import Told
 from milepost.ranges import NOTHING, Ranges
 
@@ -23,6 +23,8 @@ class LaneStanding(msgspec.Struct, frozen=True, kw_only=True):
     """The worker that has it; None: nobody has, or leases are not kept in rows."""
     since: datetime | None = None
     """When that came to be."""
+    stopped: LimitReached | None = None
+    """The limit at which it reads no further, as its worker told a moment ago."""
     replay: Ranges = NOTHING
     """What had been handled before and is repeated on purpose."""
 

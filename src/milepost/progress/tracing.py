@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from milepost.dispatch import Cursor, State
+from milepost.dispatch import Cursor, LimitReached, State
 from milepost.log.database import Database
 from milepost.log.since import Since
 from milepost.log.statements import Statements
@@ -48,6 +48,8 @@ class StoredLane(msgspec.Struct, frozen=True):
     """What comes again on purpose, as ranges."""
     owner: str | None
     held: bool
+    stopped: LimitReached | None
+    """The limit at which it reads no further."""
 
     @property
     def cursor(self) -> Cursor:

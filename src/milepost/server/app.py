@@ -15,9 +15,11 @@ from milepost.server.gate import Gate
 from milepost.server.hosts import LOCAL_NAMES, address_of
 from milepost.server.http import following, health
 from milepost.server.limits import Limits
+from milepost.server.proxies import Proxies
 from milepost.server.routes import Routes, description
 from milepost.server.stopping import Stopping
 from milepost.server.traffic import Traffic
+from milepost.server.turns import Turns
 from milepost.server.websocket.endpoint import Endpoint
 from milepost.server.websocket.hall import Hall
 
@@ -32,6 +34,7 @@ class Server(Gate):
         access: Access,
         hosts: Collection[str] | None,
         limits: Limits,
+        proxies: Proxies,
         pages: Pages | None = None,
     ) -> None:
         self.limits = limits
@@ -39,7 +42,8 @@ class Server(Gate):
         doorkeeper = Doorkeeper(partial(_tokens, mp))
         entrance = Entrance(access, doorkeeper)
         self.traffic = Traffic()
-        self.hall = Hall(mp, limits, entrance, self.stopping, self.traffic)
+        turns = Turns()
+        self.hall = Hall(mp, limits, entrance, self.stopping, self.traffic, turns)
         given = {
             "mp": mp,
             "limits": limits,
@@ -64,7 +68,9 @@ class Server(Gate):
         if site is not None:
             inner = Beside(site, inner)
         endpoint = Endpoint(self.hall, entrance, limits)
-        super().__init__(inner, endpoint, limits, self.traffic, hosts=hosts, local=access == "local")
+        super().__init__(
+            inner, endpoint, limits, self.traffic, turns, hosts=hosts, local=access == "local", proxies=proxies
+        )
 
 
 def create_app(
@@ -75,6 +81,7 @@ def create_app(
     limits: Limits | None = None,
     advertise: str | None = None,
     pages: Pages | None = None,
+    trusted_proxies: Collection[str] = (),
 ) -> Server:
     """An ASGI application that gives a `Milepost` to programs without a database connection.
 
@@ -91,6 +98,9 @@ def create_app(
         advertise: The URL at which other servers' clients reach this one. Without it, which is the default, they
             are not sent here, and wait where they are while this one serves the consumers of a subscription.
         pages: Pages for people at `/console`, such as `milepost.console.Console`. Defaults to none.
+        trusted_proxies: Addresses or networks of proxies that are believed, in the headers `Forwarded`, or
+            `X-Forwarded-For` and `X-Forwarded-Proto`, from where a request comes and whether it was encrypted.
+            Defaults to none.
     """
     if access not in get_args(Access):
         raise ValueError(f'access: "tokens", "local" or "open" is wanted, not {access!r}')
@@ -102,6 +112,7 @@ def create_app(
         hosts=LOCAL_NAMES if hosts is None and access == "local" else hosts,
         limits=limits or Limits.of(mp.settings["max_message_bytes"].value),
         pages=pages,
+        proxies=Proxies(trusted_proxies),
     )
 
 

@@ -1,21 +1,25 @@
 """The body of a request as it arrives: bounded in size, in time, and in what all bodies take together."""
 
 import asyncio
+from contextlib import AbstractAsyncContextManager
 
 from milepost.server.asgi import Event, Receive, Scope, header
 from milepost.server.limits import Limits
-from milepost.server.problems import NOT_JSON, TOO_LARGE, TOO_MANY, TOO_SLOW, Refused
+from milepost.server.problems import INVALID, NOT_JSON, TOO_LARGE, TOO_MANY, TOO_SLOW, Refused
+from milepost.server.turns import Step, Turns
 
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 """What pages send."""
+BODY = "milepost.body"
+"""Where the scope of a request has its `Body`."""
 
 
 class Bodies:
-    """How much of all bodies is in memory."""
+    """How much of several bodies is in memory, and how much may be."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._bytes = 0
 
     def add(self, size: int) -> None:
@@ -28,17 +32,30 @@ class Bodies:
 
     @property
     def are_too_many(self) -> bool:
-        """Whether together they are more than the server bears."""
-        return self._bytes > self.limits.bodies_bytes
+        """Whether together they are more than that."""
+        return self._bytes > self._max_bytes
+
+
+class Budgets:
+    """What bodies may take together: those of strangers have a budget of their own."""
+
+    def __init__(self, limits: Limits, turns: Turns) -> None:
+        self.limits = limits
+        self.turns = turns
+        self.bodies = Bodies(limits.bodies_bytes)
+        self.strangers = Bodies(limits.strangers_bytes)
 
 
 class Body:
     """Receives a body for whoever reads it. Use it as a block: at its end the body is forgotten."""
 
-    def __init__(self, scope: Scope, receive: Receive, bodies: Bodies, kind: str = JSON) -> None:
+    def __init__(self, scope: Scope, receive: Receive, budgets: Budgets, kind: str = JSON) -> None:
         self._receive = receive
-        self._bodies = bodies
-        self._limits = bodies.limits
+        self._budgets = budgets
+        self._bodies = budgets.bodies
+        self._limits = budgets.limits
+        self._max_bytes = self._limits.form_bytes if kind == FORM else self._limits.body_bytes
+        self._length = 0
         self._size = 0
         self._is_complete = False
         self._deadline: float | None = None
@@ -49,7 +66,9 @@ class Body:
         length = header(scope, b"content-length")
         if length is not None and (not length.isascii() or not length.isdigit()):
             length = None
-        if length is not None and int(length) > self._limits.body_bytes:
+        # Python refuses to convert a number of thousands of digits.
+        self._length = int(length[:20]) if length is not None else 0
+        if self._length > self._max_bytes:
             raise self._too_large()
         if length in (None, "0") and header(scope, b"transfer-encoding") is None:
             return
@@ -60,6 +79,29 @@ class Body:
             )
         if (header(scope, b"content-encoding") or "identity").lower() != "identity":
             raise Refused(NOT_JSON, "The body is compressed: send it as it is")
+
+    def comes_from_stranger(self) -> None:
+        """Allow only what somebody may send who has not shown who they are."""
+        self._bodies = self._budgets.strangers
+        self._allow(self._limits.stranger_bytes)
+
+    def is_small(self) -> None:
+        """Allow only as much as is needed for what has no messages in it."""
+        self._allow(self._limits.request_bytes)
+
+    def _allow(self, max_bytes: int) -> None:
+        self._max_bytes = min(self._max_bytes, max_bytes)
+        if self._length > self._max_bytes:
+            raise self._too_large()
+
+    @property
+    def limits(self) -> Limits:
+        """How much it may have."""
+        return self._limits
+
+    def worked_on(self) -> AbstractAsyncContextManager[Step]:
+        """Enter this block for work on the whole body, and await the step that it gives between two parts."""
+        return self._budgets.turns.of(self._size)
 
     def __enter__(self) -> "Body":
         return self
@@ -72,10 +114,13 @@ class Body:
         if self._is_complete:
             return await self._receive()
         event = await self._next()
+        if event["type"] != "http.request":
+            # Nobody hears it; the framework would take it for a fault of the server.
+            raise Refused(INVALID, "The body broke off", field="body")
         self._size += len(event.get("body", b""))
         self._bodies.add(len(event.get("body", b"")))
-        self._is_complete = event["type"] != "http.request" or not event.get("more_body", False)
-        if self._size > self._limits.body_bytes:
+        self._is_complete = not event.get("more_body", False)
+        if self._size > self._max_bytes:
             raise self._too_large()
         if self._bodies.are_too_many:
             raise Refused(TOO_MANY, "Too many large requests are arriving at once: send it again in a moment")
@@ -96,6 +141,6 @@ class Body:
     def _too_large(self) -> Refused:
         return Refused(
             TOO_LARGE,
-            f"The body has more than {self._limits.body_bytes:,} bytes: append fewer messages at once",
+            f"The body has more than {self._max_bytes:,} bytes: send less at once",
             field="body",
         )

@@ -14,6 +14,7 @@ from litestar.params import QueryParameter
 
 from milepost.server import docstrings
 from milepost.server import problems as p
+from milepost.server.access.reach import Within
 from milepost.server.examples import EXAMPLES
 
 CONFIG = OpenAPIConfig(
@@ -25,6 +26,16 @@ CONFIG = OpenAPIConfig(
         "form of RFC 9457; its `type` says which it is."
     ),
 )
+SCOPES = {
+    None: " A token with a scope is refused.",
+    Within.ANY_SCOPE: "",
+    Within.ITSELF: "",
+    Within.STREAM: " One that is for some categories has to be for that of the stream.",
+    Within.SUBSCRIPTION: (
+        " One with a scope has to be for the group of the subscription, and for all categories that it selects."
+    ),
+}
+"""What is said of operations by how they keep to the scope of a token; where it is nothing, their words say it."""
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 LARGEST = 2**63 - 1
 
@@ -75,6 +86,7 @@ def _complete(described: dict[str, Any], handler: HTTPRouteHandler) -> None:
     role = handler.opt["role"]
     if role is not None:
         described["description"] += f"\n\nIt takes a token with the role `{role}`, unless no token is asked for."
+        described["description"] += SCOPES[handler.opt["within"]]
     kinds = [*_EVERY, *(_WITH_ROLE if role else ()), *(_WITH_BODY if "requestBody" in described else ())]
     # What the framework says of 400 is about an answer that it would give itself.
     declared = {status: answer for status, answer in described["responses"].items() if status != "400"}
@@ -82,9 +94,19 @@ def _complete(described: dict[str, Any], handler: HTTPRouteHandler) -> None:
     for parameter in described.get("parameters", ()):
         parameter["schema"] = _without_null(parameter["schema"])
     _bound(described, handler)
+    if "requestBody" in described:
+        described["requestBody"]["content"]["application/json"]["schema"] = _body_of(handler)
     for schema in _schemas(described):
         _whole(schema)
     _show_example(described)
+
+
+def _body_of(handler: HTTPRouteHandler) -> dict[str, Any]:
+    """The body as it is checked: the framework forgets how many of something there may be."""
+    field = handler.parsed_data_field
+    wanted = Any if field is None else field.raw
+    [schema], _ = msgspec.json.schema_components([wanted], ref_template="#/components/schemas/{name}")
+    return schema
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:

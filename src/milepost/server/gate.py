@@ -5,13 +5,15 @@ from collections.abc import Collection
 
 from milepost.server.asgi import Application, Event, Receive, Scope, Send
 from milepost.server.beside import is_page
-from milepost.server.body import FORM, JSON, Bodies, Body
+from milepost.server.body import BODY, FORM, JSON, Body, Budgets
 from milepost.server.headers import HEADERS
 from milepost.server.hosts import check_host, check_local
 from milepost.server.limits import Limits
 from milepost.server.problems import MEDIA_TYPE, URL_TOO_LONG, Refused, answer_to
+from milepost.server.proxies import Proxies
 from milepost.server.segments import check_text, routed
 from milepost.server.traffic import Traffic
+from milepost.server.turns import Turns
 from milepost.server.websocket.endpoint import CONSUME, refuse
 
 logger = logging.getLogger("milepost.server")
@@ -29,25 +31,28 @@ class Gate:
         consuming: Application,
         limits: Limits,
         traffic: Traffic,
+        turns: Turns,
         *,
         hosts: Collection[str] | None,
         local: bool,
+        proxies: Proxies,
     ) -> None:
         self._inner = inner
         self._consuming = consuming
         self._limits = limits
-        self._bodies = Bodies(limits)
+        self._budgets = Budgets(limits, turns)
         self._traffic = traffic
         self._hosts = hosts
         self._local = local
+        self._proxies = proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers, or lets pass."""
         match scope["type"]:
             case "http":
-                await self._answer(scope, receive, send)
+                await self._answer(self._proxies.as_sent(scope), receive, send)
             case "websocket":
-                await self._connect(scope, receive, send)
+                await self._connect(self._proxies.as_sent(scope), receive, send)
             case _:
                 await self._inner(scope, receive, send)
 
@@ -58,7 +63,8 @@ class Gate:
             self._check(scope)
             inner["path"] = path = routed(scope)
             # Only a page takes a form: what another site can send without asking is not for the API.
-            with Body(scope, receive, self._bodies, FORM if is_page(path) else JSON) as body:
+            with Body(scope, receive, self._budgets, FORM if is_page(path) else JSON) as body:
+                inner[BODY] = body
                 await self._inner(inner, body.receive, answering.send)
         except Refused as refused:
             await answering.refuse(refused)

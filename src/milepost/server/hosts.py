@@ -1,9 +1,9 @@
 """From where a server that asks for no token may be asked: from this machine, and not by a web page."""
 
 from collections.abc import Collection
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
+from milepost.names import is_loopback
 from milepost.server.asgi import Scope, client_of, header
 from milepost.server.problems import NOT_LOCAL, WRONG_HOST, Refused
 
@@ -24,16 +24,13 @@ def address_of(url: str) -> str:
     return url.rstrip("/")
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
-    if host == "localhost":
-        return True
-    try:
-        address = ip_address(host)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
+def is_local(scope: Scope) -> bool:
+    """Return True if a request comes from this machine, and by the hand of nobody else."""
+    return is_loopback(client_of(scope)) and not _is_forwarded(scope)
+
+
+def _is_forwarded(scope: Scope) -> bool:
+    return any(header(scope, name) is not None for name in _FORWARDED)
 
 
 def check_host(scope: Scope, names: Collection[str]) -> None:
@@ -53,7 +50,7 @@ def check_local(scope: Scope) -> None:
     client = client_of(scope)
     if client and not is_loopback(client):
         raise Refused(NOT_LOCAL, f"You are not on its machine: {_TOKENS}")
-    if any(header(scope, name) is not None for name in _FORWARDED):
+    if _is_forwarded(scope):
         raise Refused(NOT_LOCAL, f"This came through a proxy, so anybody may have sent it: {_TOKENS}")
     origin = header(scope, b"origin")
     if origin is not None and _authority(origin) != header(scope, b"host"):

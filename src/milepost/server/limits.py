@@ -6,14 +6,27 @@ MESSAGES_OF_A_BODY = 16
 """How many messages of the largest size fit into a body."""
 ENVELOPE = 65_536
 """Bytes of a body beside its messages."""
+CONTAINERS_OF_A_MIB = 100_000
+"""Arrays and objects of a message, for each MiB that it may have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """What the server bears.
 
-    `body_bytes`: the largest body. Defaults to what sixteen messages of the largest size need: 16 MiB.
+    `body_bytes`: the largest body of an append, or of settlements. Defaults to what sixteen messages of the
+    largest size need: 16 MiB.
+    `request_bytes`: the largest body of any other request. Defaults to 2 MiB.
+    `containers`: how many arrays and objects a message may have, or a body that has no messages. An append may
+    have sixteen times as many. Brackets within texts count. Defaults to 100,000 for each MiB of the largest
+    message.
+    `texts`: how many texts a body may have that is no append. Defaults to 200,000.
+    `depth`: how many arrays and objects of a message may be in each other. Defaults to 500.
     `bodies_bytes`: all bodies that are arriving, together. Defaults to 256 MiB.
+    `form_bytes`: the largest form that a page of the console sends. Defaults to what a message of the largest size
+    needs, percent-encoded: 3 MiB.
+    `stranger_bytes`: the largest form of somebody who has not logged in. Defaults to 8 KiB.
+    `strangers_bytes`: all of their forms that are arriving, together. Defaults to 4 MiB.
     `body_seconds`: how long a body may take to arrive. Defaults to 60.
     `rest_seconds`: how long the rest of a body that nobody reads any more may take, so that its sender gets to the
     answer. Defaults to 5.
@@ -21,6 +34,8 @@ class Limits:
     `head_bytes`: the largest head of a request, the address included. Defaults to 64 KiB.
     `head_seconds`: how long a head may take to arrive. Defaults to 10.
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
+    `pipelined`: how many requests of a connection may wait for the answer to one before them. What comes beyond is
+    dropped, and the connection ends after their answers. Defaults to 16.
     `connections`: how many there may be. Defaults to 2,000.
     `followers`: how many of them may follow. Defaults to 1,000.
     `consumers`: how many of them may be consumers. Defaults to 1,500.
@@ -29,13 +44,21 @@ class Limits:
     """
 
     body_bytes: int = MESSAGES_OF_A_BODY * 2**20 + ENVELOPE
+    request_bytes: int = 2 * 2**20
+    containers: int = CONTAINERS_OF_A_MIB
+    texts: int = 200_000
+    depth: int = 500
     bodies_bytes: int = 256 * 2**20
+    form_bytes: int = 3 * 2**20 + ENVELOPE
+    stranger_bytes: int = 8 * 2**10
+    strangers_bytes: int = 4 * 2**20
     body_seconds: float = 60
     rest_seconds: float = 5
     url_bytes: int = 32 * 2**10
     head_bytes: int = 64 * 2**10
     head_seconds: float = 10
     stalled_seconds: float = 30
+    pipelined: int = 16
     connections: int = 2000
     followers: int = 1000
     consumers: int = 1500
@@ -46,7 +69,10 @@ class Limits:
     def of(cls, max_message_bytes: int) -> "Limits":
         """Those that fit messages of this size."""
         body = MESSAGES_OF_A_BODY * max_message_bytes + ENVELOPE
-        return cls(body_bytes=body, bodies_bytes=max(cls.bodies_bytes, 2 * body))
+        form = 3 * max_message_bytes + ENVELOPE
+        containers = max(CONTAINERS_OF_A_MIB, CONTAINERS_OF_A_MIB * max_message_bytes // 2**20)
+        bodies = max(cls.bodies_bytes, 2 * body)
+        return cls(body_bytes=body, containers=containers, bodies_bytes=bodies, form_bytes=form)
 
 
 LONGEST_PAGE = 1000

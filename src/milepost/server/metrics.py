@@ -4,15 +4,21 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from milepost.server.access.reach import Sees
 from milepost.server.traffic import Address, Traffic
 
 
-def families(traffic: Traffic, *, consumers: Mapping[Address, int], away: int, followers: int) -> Iterator[Metric]:
-    """What there is to say: besides what is counted, who is connected now, and who is waited for."""
+def families(
+    traffic: Traffic, sees: Sees, *, consumers: Mapping[Address, int], away: int, followers: int
+) -> Iterator[Metric]:
+    """What there is to say: besides what is counted, who is connected now, and who is waited for.
+
+    Figures of a subscription are only there if `sees` returns True for it.
+    """
     yield _connections(traffic, sum(consumers.values()), away, followers)
-    yield _connected(consumers)
+    yield _connected(consumers, sees)
     yield _requests(traffic)
-    yield from _deliveries(traffic)
+    yield from _deliveries(traffic, sees)
     yield _ended(traffic)
 
 
@@ -24,12 +30,13 @@ def _connections(traffic: Traffic, consumers: int, away: int, followers: int) ->
     return gauge
 
 
-def _connected(consumers: Mapping[Address, int]) -> Metric:
+def _connected(consumers: Mapping[Address, int], sees: Sees) -> Metric:
     gauge = GaugeMetricFamily(
         "milepost_server_consumers", "Consumers that are connected here.", labels=("group", "subscription")
     )
     for address, count in consumers.items():
-        gauge.add_metric(address, count)
+        if sees(*address):
+            gauge.add_metric(address, count)
     return gauge
 
 
@@ -42,7 +49,7 @@ def _requests(traffic: Traffic) -> Metric:
     return counter
 
 
-def _deliveries(traffic: Traffic) -> Iterator[Metric]:
+def _deliveries(traffic: Traffic, sees: Sees) -> Iterator[Metric]:
     labels = ("group", "subscription")
     sent = CounterMetricFamily(
         "milepost_server_deliveries_sent", "Deliveries that went to consumers by WebSocket.", labels=labels
@@ -53,9 +60,11 @@ def _deliveries(traffic: Traffic) -> Iterator[Metric]:
         labels=(*labels, "outcome"),
     )
     for address, count in traffic.sent.items():
-        sent.add_metric(address, count)
-    for of, count in traffic.settled.items():
-        settled.add_metric(of, count)
+        if sees(*address):
+            sent.add_metric(address, count)
+    for (group, name, outcome), count in traffic.settled.items():
+        if sees(group, name):
+            settled.add_metric((group, name, outcome), count)
     yield from (sent, settled)
 
 

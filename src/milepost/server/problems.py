@@ -120,6 +120,7 @@ KINDS: Mapping[type[BaseException], Kind] = {
     errors.SchemaMismatch: NOT_READY,
     errors.LogMismatch: NOT_READY,
     errors.NoDatabase: NOT_READY,
+    errors.Unhealthy: NOT_READY,
     errors.Unavailable: UNAVAILABLE,
     errors.NotAllowed: FORBIDDEN,
     errors.FilterError: FILTER,

@@ -54,6 +54,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
 
     def on_headers_complete(self) -> None:
+        if self._refused:
+            return
+        if len(self.pipeline) >= self._limits.pipelined:
+            self._end_after_answers()
+            return
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self._limits.head_bytes:
@@ -116,6 +121,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(Refused(INVALID, "This is no request in HTTP/1.1", field="request"))
+
+    def _end_after_answers(self) -> None:
+        """Read nothing more, and close the connection when the requests that wait have their answers."""
+        self._refused = True
+        self._arrives_within(None)
+        # The one that was read last: a client sees from its answer that what it sent after that was not looked at.
+        self.cycle.keep_alive = False
 
     def _refuse_head(self) -> None:
         limit = self._limits.head_bytes

@@ -39,8 +39,8 @@ PARTS: tuple[tuple[str, str, Sequence[Any]], ...] = (
     ("/", "health", (*health.HANDLERS, *describing.HANDLERS)),
 )
 """What there is: paths, and what they are about."""
-GIVEN = ("mp", "limits", "stopping", "entrance", "hall", "followers", "readiness", "description")
-"""What handlers are given by these names."""
+GIVEN = ("mp", "limits", "stopping", "entrance", "hall", "followers", "readiness", "description", "reach")
+"""What handlers are given by these names; `reach` is of whoever asks."""
 
 
 def application(openapi_config: OpenAPIConfig | None = None) -> Litestar:

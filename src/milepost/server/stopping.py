@@ -33,19 +33,31 @@ class Stopping:
         """Returns when it is."""
         await self._begun.wait()
 
-    async def unless_begun(self, work: Coroutine[Any, Any, T], *, receive: Receive | None = None) -> T:
+    async def unless_begun(
+        self,
+        work: Coroutine[Any, Any, T],
+        *,
+        receive: Receive | None = None,
+        refusal: Coroutine[Any, Any, None] | None = None,
+    ) -> T:
         """What comes of something that may take long; `GOING_AWAY` if the server is stopped before.
 
-        With `receive` it also ends when whoever asked has gone: nobody would have what comes of it.
+        With `receive` it also ends when whoever asked has gone: nobody would have what comes of it. With `refusal`
+        it also ends when that raises.
         """
         working = asyncio.create_task(work)
         ends: list[asyncio.Task[Any]] = [asyncio.create_task(self._begun.wait())]
         if receive is not None:
             ends.append(asyncio.create_task(left(receive)))
+        if refusal is not None:
+            ends.append(asyncio.create_task(refusal))
         try:
             await asyncio.wait([working, *ends], return_when=asyncio.FIRST_COMPLETED)
             if working.done():
                 return working.result()
+            for task in ends:
+                if task.done():
+                    task.result()
         finally:
             for task in (*ends, working):
                 await end(task)

@@ -19,6 +19,7 @@ from milepost.errors import NoDatabase
 from milepost.log import schema
 from milepost.log.statements import Statements
 from milepost.testing.bound import BoundMilepost
+from milepost.testing.teardown import SchemaDropper
 
 _seconds = seconds()
 
@@ -55,8 +56,7 @@ class MilepostDB:
             database._end()
             with _connected(url) as connection:
                 connection.execute(log.get("cut"))
-                connection.execute(log.get("drop"))
-                connection.execute(own.get("drop"))
+            SchemaDropper(lambda: _connected(url), log).drop(log, own)
 
     def use(self, milepost: Milepost, *, provide: Mapping[Any, Any] | None = None) -> Milepost:
         """A copy of a program on this schema: its messages, subscriptions, providers and listeners.

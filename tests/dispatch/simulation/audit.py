@@ -104,7 +104,7 @@ class Audit:
             )
             return
         message = self._store.log.by_position[move.position]
-        key = message.key if self._evidence.settings.ordered else None
+        key = self._store.key_of(message)
         ensure(new.position == move.position and new.key == key, f"{new} is not of {message}")
         ensure(move.position not in self._store.settled, f"{move.position} is settled and got {new}")
         ensure(new.revision == (old.revision if old else 0) + 1, f"{old} became {new}: not the next revision")

@@ -6,6 +6,7 @@ from functools import cache
 from dispatch.simulation import settling
 from dispatch.simulation.consumers import FILTERS
 from dispatch.simulation.holding import Holding
+from dispatch.simulation.message import ORDERS
 from dispatch.simulation.setup import OnPark
 from dispatch.simulation.worker import Worker
 from dispatch.simulation.world import World
@@ -320,6 +321,23 @@ class Change:
         on_park = holding.settings.on_park if self.blocks is None else _on_park(self.blocks)
         changed = worker.definition.changed(worker.definition.rejected, on_park, self.window, self.attempts)
         holding.change(changed.settings)
+
+
+@dataclass(frozen=True)
+class Reorder:
+    """The messages of the only lane are kept in order by something else, whatever is out."""
+
+    worker: int = 0
+    order: int = 0
+
+    def run(self, world: World) -> None:
+        found = world.holding(self.worker, 0)
+        if found is None or world.setup.lanes > 1 or not found[1].current:
+            return
+        _, holding = found
+        order = ORDERS[self.order % len(ORDERS)]
+        if holding.under_way is None and order != holding.order:
+            holding.reorder(order)
 
 
 def _on_park(blocks: bool) -> OnPark:

@@ -40,7 +40,7 @@ def _claim(holding: Holding, delivery: Delivery[Message], stall: int | None) -> 
     return Claim(
         delivery,
         message.position,
-        message.key if holding.settings.ordered else None,
+        holding.key_of(message),
         message.size,
         delivery.attempt - 1,
         None if timeout is None else holding.store.now + timeout,
@@ -86,7 +86,8 @@ def _check_order(holding: Holding, claim: Claim) -> None:
         return
     _, answers = holding.promises.get(claim.delivery, (0, holding.answers))
     lower = lowest_unsettled(holding, claim.key, answers)
-    ensure(lower is None or lower >= claim.position, f"{claim.position} is handed out before {lower} of its key")
+    in_order = claim.position in holding.store.loose or lower is None or lower >= claim.position
+    ensure(in_order, f"{claim.position} is handed out before {lower} of its key")
     for other in holding.open.values():
         ensure(other.key != claim.key, f"{claim.position} is handed out beside {other.position} of its key")
 

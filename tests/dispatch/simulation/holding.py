@@ -1,13 +1,13 @@
 """A lane in the hands of a worker."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dispatch.simulation.account import Account
 from dispatch.simulation.bounds import Bounds
 from dispatch.simulation.consumers import Consumers
 from dispatch.simulation.evidence import Evidence
-from dispatch.simulation.message import Message
+from dispatch.simulation.message import Message, key_of
 from dispatch.simulation.server import Server
 from dispatch.simulation.setup import Definition
 from dispatch.simulation.store import Refused
@@ -68,7 +68,8 @@ class Holding(Account):
         breaker: Breaker,
         random: Callable[[], float],
     ) -> None:
-        super().__init__(server.store, number, definition.settings, state)
+        self.order = server.store.order
+        super().__init__(server.store, number, self._ordered(definition.settings), state)
         self.server = server
         self.definition = definition
         self.life = server.store.life
@@ -132,7 +133,8 @@ class Holding(Account):
         """Takes a page; whether that moved the reach."""
         lane = self.lane
         old, up_to = lane.reach, page.high
-        keys = [message.key for message in page.messages] if self.settings.ordered else None
+        found = [key for message in page.messages if (key := self.key_of(message)) is not None]
+        keys = found if self.settings.ordered else None
         room, taken = lane.room(), len(self.ordinals)
         filled = lane.fill(page.messages, keys, up_to)
         ensure(lane.reach >= old, f"the reach went back from {old} to {lane.reach}")
@@ -233,8 +235,30 @@ class Holding(Account):
 
     def change(self, settings: Settings) -> None:
         """Other settings from now on."""
+        settings = self._ordered(settings)
         self.learn_settings(settings)
         self.lane.change(settings)
+
+    def reorder(self, order: str) -> None:
+        """Another order from now on, in the store and here."""
+        known = self.lane.stored_rows
+        rows = {row.position: row for row in self.record.rows.values()}
+        same = [at for at, revision in known.items() if at in rows and revision in (None, rows[at].revision)]
+        self.store.reorder(order, {*self.fates, *(claim.position for claim in self.open.values())})
+        self.order = order
+        self.settings = self._ordered(self.settings)
+        self.lane.reorder(self.settings, self.key_of, {at: self.record.rows[at] for at in same})
+        for claim in self.open.values():
+            claim.key = self.key_of(claim.delivery.message)
+        for position in self.untold:
+            self.untold[position] += 1
+        self.unpoked.clear()
+
+    def key_of(self, message: Message) -> str | None:
+        return key_of(message, self.order)
+
+    def _ordered(self, settings: Settings) -> Settings:
+        return replace(settings, ordered=self.order != "none")
 
     def close(self) -> None:
         """Ends all claims, in good order."""

@@ -19,6 +19,17 @@ class Message(msgspec.Struct, frozen=True):
     """Never given twice; a position is, when the log goes back."""
 
 
+ORDERS = ("key", "number", "none")
+"""What messages may be kept in order by."""
+
+
+def key_of(message: Message, order: str) -> str | None:
+    """What a message is kept in order with."""
+    if order == "none":
+        return None
+    return message.key if order == "key" else f"n{message.number % 3}"
+
+
 class Log:
     """All messages in order, and up to where nothing can appear any more."""
 
@@ -43,6 +54,8 @@ class Log:
         properties = {"n": number, "even": number % 2 == 0}
         message = Message(self.horizon, key, number, size, properties, next(self._ids))
         self.messages.append(message)
-        self.by_key.setdefault(key, []).append(message)
+        for order in ORDERS:
+            if (by := key_of(message, order)) is not None:
+                self.by_key.setdefault(by, []).append(message)
         self.by_position[message.position] = message
         return message

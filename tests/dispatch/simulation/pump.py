@@ -125,19 +125,22 @@ def _is_due(holding: Holding, position: int) -> bool:
 
 
 def _is_key_free(holding: Holding, message: Message) -> bool:
-    if not holding.settings.ordered:
+    if (key := holding.key_of(message)) is None:
         return True
-    others = {other.position for other in holding.store.log.by_key[message.key]}
+    others = {other.position for other in holding.store.log.by_key[key]}
     if not others.isdisjoint(holding.unpoked | holding.fates.keys() | holding.untold.keys()):
         return False
-    if any(claim.key == message.key for claim in holding.open.values()):
+    if any(claim.key == key for claim in holding.open.values()):
         return False
-    return lowest_unsettled(holding, message.key) == message.position
+    if any(other in holding.store.loose and not is_free(holding, other) for other in others):
+        return False
+    return lowest_unsettled(holding, key) == message.position
 
 
 def _has_rows(holding: Holding, message: Message) -> bool:
     """Whether something has to be loaded, or looked at, before it can go out."""
-    others = holding.store.log.by_key[message.key] if holding.settings.ordered else [message]
+    key = holding.key_of(message)
+    others = [message] if key is None else holding.store.log.by_key[key]
     return any(other.position in holding.record.rows for other in others)
 
 
@@ -170,7 +173,7 @@ def _is_at_limit(holding: Holding) -> bool:
 
 def is_free_below(holding: Holding, position: int) -> bool:
     """Whether a message is the one that holds its key."""
-    if not holding.settings.ordered:
+    key = holding.key_of(holding.store.log.by_position[position])
+    if key is None:
         return True
-    key = holding.store.log.by_position[position].key
     return lowest_unsettled(holding, key) == position and not is_free(holding, position)

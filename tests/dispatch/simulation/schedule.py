@@ -11,9 +11,9 @@ from dispatch.simulation.setup import Setup
 from milepost.dispatch.routes import STRATEGIES
 
 LENGTH = 80
-LASTING = ("local", "ordered", "routed", "pinned", "crossed")
-"""Handlers without an order, handlers with one, consumers, consumers with pinned buckets; and few messages of few
-keys, on which people and exchanges cross."""
+LASTING = ("local", "ordered", "routed", "pinned", "crossed", "reordered")
+"""Handlers without an order, handlers with one, consumers, consumers with pinned buckets; few messages of few
+keys, on which people and exchanges cross; and one in which the order changes."""
 KINDS = (*LASTING, "lives")
 """The same, and one in which the store goes back to earlier states."""
 
@@ -22,18 +22,18 @@ def drawn(kind: str, seed: int, length: int = LENGTH) -> tuple[Setup, list[Opera
     """A setup of a kind and a schedule for it."""
     random = Random(f"{kind} {seed}")
     setup = _setup(kind, random)
-    choices = {"crossed": _CROSSED, "lives": _LIVES}.get(kind, _COMMON)
+    choices = {"crossed": _CROSSED, "lives": _LIVES, "reordered": _REORDERED}.get(kind, _COMMON)
     return setup, _Draw(random, setup, choices).schedule(length // 2 if kind == "crossed" else length)
 
 
 def _setup(kind: str, random: Random) -> Setup:
     crossed, lossy = kind == "crossed", kind == "lives"
-    some_routed = crossed or lossy
+    some_routed = crossed or lossy or kind == "reordered"
     routed = kind in ("routed", "pinned") or (some_routed and random.random() < 0.3)
     strategies = STRATEGIES[2:] if kind == "pinned" else STRATEGIES[:2]
     small_or_large = (random.randint(1, 4), 1000)
     return Setup(
-        lanes=1 if routed or crossed else random.choice((1, 1, 2, 3)),
+        lanes=1 if routed or crossed or kind == "reordered" else random.choice((1, 1, 2, 3)),
         keys=random.choice((1, 2) if crossed else (1, 2, 3, 5, 5)),
         ordered=kind == "ordered" or ((routed or some_routed) and random.random() < (0.8 if crossed else 0.5)),
         strategy=random.choice(strategies) if routed else None,
@@ -144,6 +144,10 @@ def _change(random: Random) -> Operation:
     blocks = random.choice((None, None, True, False))
     window, attempts = random.choice((1, 4, 16)), random.randint(1, 4)
     return events.Change(**_where(random), blocks=blocks, window=window, attempts=attempts)
+
+
+def _reorder(random: Random) -> Operation:
+    return events.Reorder(random.choice((0, 0, 1, 2)), random.randrange(3))
 
 
 def _begin(random: Random, setup: Setup) -> Iterable[Operation]:
@@ -374,6 +378,11 @@ _LIVES: Choices = (
     (_one(_notice), 3),
     (_one(_read), 3),
     (_one(_fill_in), 3),
+)
+
+_REORDERED: Choices = (
+    *_COMMON,
+    (_one(_reorder), 8),
 )
 
 _CROSSED: Choices = (

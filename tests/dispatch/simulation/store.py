@@ -1,6 +1,6 @@
 """The obviously right PostgreSQL: one subscription's lanes, cursors and rows in plain dicts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from dataclasses import replace as changed
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dispatch.simulation.audit import Audit
 from dispatch.simulation.evidence import Evidence
-from dispatch.simulation.message import Log, Message
+from dispatch.simulation.message import Log, Message, key_of
 from dispatch.simulation.questions import Questions
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.violation import ensure
@@ -74,6 +74,9 @@ class Store:
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
+        self.order = "key" if setup.ordered else "none"
+        self.loose: set[int] = set()
+        """Messages that went out by another order: they may come again before lower ones of their key."""
         self.life = 1
         self.is_over = False
         """Whether another life has begun."""
@@ -115,7 +118,7 @@ class Store:
         other = copy(self)
         other.log = self.log.copied()
         other.lanes = [record.copied() for record in self.lanes]
-        for name in ("settled", "suspects", "touched", "acted_at", "alone", "unhandled", "effects"):
+        for name in ("settled", "suspects", "touched", "acted_at", "alone", "unhandled", "effects", "loose"):
             setattr(other, name, copy(getattr(self, name)))
         other.past = []
         return other
@@ -142,6 +145,24 @@ class Store:
 
     def lane_of(self, message: Message) -> int:
         return int(message.key[1:]) % self.setup.lanes
+
+    def reorder(self, order: str, out: Iterable[int]) -> None:
+        """All rows get their keys by another order, while these are out; what waits for nothing can run."""
+        self._remember()
+        self.order = order
+        self.loose.update(out)
+        for record in self.lanes:
+            self.loose.update(record.rows)
+            for position, row in record.rows.items():
+                if self.touched.get(position) == row.revision:
+                    self.touched[position] += 1
+                key = self.key_of(self.log.by_position[position])
+                record.rows[position] = replace(row, key=key, revision=row.revision + 1)
+                if row.state is State.WAITING and key is None:
+                    record.rows[position] = replace(record.rows[position], state=State.RETRYING, due=self.now)
+
+    def key_of(self, message: Message) -> str | None:
+        return key_of(message, self.order)
 
     def clear(self, position: int) -> None:
         """A message need not run alone any more."""

@@ -1,6 +1,7 @@
 """The subscription changes, rests, moves and goes under running consumers: none is dropped, it holds at once."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from engine.consuming.taking import Taker, ack, is_dry, orders, take, taking, until
 from milepost import Checkpoint, ConsumerClosed, Lost, Milepost, NewMessage, NotConfirmed, Retry, by_property
 from milepost.engine.consuming.attended import Attended
+from milepost.engine.managed import ManagedSubscription
 from milepost.engine.values import LONGEST
 from milepost.progress.protocol import Opened
 from support import MakeMilepost, qualified
@@ -82,14 +84,32 @@ class TestSettings:
         async with mp.consumer("shipping") as first, mp.consumer("shipping") as second:
             await orders(mp, 4)
             held = [*await take(first, 2), *await take(second, 2)]
-            changing = asyncio.create_task(mp.manage("shipping").update(strategy="dispatch_to_single"))
-            # What is out is settled first, by those who have it.
-            await until(lambda: first.desk.owned is not None and first.desk.owned.closing)
-            await ack(held)
-            await changing
+            # Those who have something can ask for it: nothing of that is waited for.
+            await mp.manage("shipping").update(strategy="dispatch_to_single")
             await orders(mp, 4)
             assert await ack(await take(first, 4)) == [5, 6, 7, 8]
+            assert await ack(held) == [1, 3, 2, 4]
+            await mp.manage("shipping").update(strategy="round_robin")
+            await orders(mp, 2)
+            assert await ack([*await take(first, 1), *await take(second, 1)]) in ([9, 10], [10, 9])
             assert (first.closed, second.closed) == (None, None)
+        assert (await mp.manage("shipping").info()).lag.positions == 0
+
+    @pytest.mark.parametrize("strategy", ["pinned", "pinned_by_correlation", "dispatch_to_single"])
+    async def test_a_strategy_while_messages_wait_for_room(self, mp: Milepost, strategy: str) -> None:
+        await mp.create_subscription("shipping")
+        async with (
+            mp.consumer("shipping", capacity=2) as first,
+            mp.consumer("shipping", capacity=2) as second,
+        ):
+            await orders(mp, 12, streams=6)
+            held = [*await take(first, 2), *await take(second, 2)]
+            await mp.manage("shipping").update(strategy=strategy)
+            seen = await ack(held)
+            while len(seen) < 12:
+                await until(lambda: bool(first._arrived or second._arrived))
+                seen += await ack([*first.at_hand(2), *second.at_hand(2)])
+            assert sorted(seen) == list(range(1, 13))
 
     async def test_the_order(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", retry=Retry(delay=60))
@@ -97,10 +117,9 @@ class TestSettings:
             await orders(mp, 2, streams=1, customer=1)
             first, second = await take(consumer, 2)
             await first.retry()
-            changing = asyncio.create_task(mp.manage("shipping").update(ordered_by=by_property("customer")))
-            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            # Who has something can ask for it.
+            await mp.manage("shipping").update(ordered_by=by_property("customer"))
             await second.ack()
-            await changing
             # The one that failed holds its customer now, and nobody else.
             await orders(mp, 1, customer=1)
             await orders(mp, 1, customer=2)
@@ -112,6 +131,84 @@ class TestSettings:
             await mp.manage("shipping").update(ordered_by=None)
             await orders(mp, 2, customer=1)
             assert len(await take(consumer, 2)) == 2
+
+    async def test_an_order_while_messages_are_out(self, mp: Milepost) -> None:
+        """What is out stays so, and holds its key; so does what comes back of it."""
+        await mp.create_subscription("shipping", retry=Retry(delay=0, jitter=0))
+        async with mp.consumer("shipping", capacity=2) as consumer, mp.consumer("shipping") as other:
+            await consumer.configure(capacity=3)
+            await orders(mp, 6, streams=2)
+            held = [*await take(consumer, 3), *await take(other, 3)]
+            await other.drain()
+            await mp.manage("shipping").update(ordered_by="stream")
+            await orders(mp, 4, streams=2)
+            assert sorted(each.position for each in held) == [1, 2, 3, 4, 5, 6]
+            by_position = {each.position: each for each in held}
+            await ack([by_position[position] for position in (2, 6, 1, 3)])
+            assert await is_dry(consumer)
+            # Of the first stream one is left, and is retried; the others wait for it.
+            await by_position[5].retry()
+            [again] = await take(consumer, 1)
+            assert (again.position, again.attempt) == (5, 2)
+            assert await is_dry(consumer)
+            await ack([again])
+            assert await ack(await take(consumer, 1)) == [7]
+            await by_position[4].ack()
+            seen = await ack(await take(consumer, 1)) + await ack(await take(consumer, 1))
+            assert sorted([*seen, *await ack(await take(consumer, 1))]) == [8, 9, 10]
+        assert (await mp.manage("shipping").info()).lag.positions == 0
+
+    async def test_no_order_while_messages_wait_for_others(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", ordered_by="stream", retry=Retry(delay=3600))
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 6, streams=2)
+            first, second = await take(consumer, 2)
+            await first.retry()
+            await until(lambda: _waiting(mp, 2))
+            await mp.manage("shipping").update(ordered_by=None)
+            assert sorted(await ack(await take(consumer, 4))) == [3, 4, 5, 6]
+            await second.ack()
+        assert (await mp.manage("shipping").info()).retrying == 1
+
+    async def test_an_order_that_an_owner_did_not_live_to_see(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whoever has the subscription next gives rows their keys first."""
+        await mp.create_subscription("shipping", retry=Retry(delay=0, jitter=0))
+        monkeypatch.setattr("milepost.engine.consuming.created.FOLLOW", 0.1)
+        async with make_mp() as other:
+            async with other.consumer("shipping") as consumer:
+                await orders(mp, 3, streams=1)
+                held = await take(consumer, 3)
+                for delivery in held[:2]:
+                    await delivery.retry(after=3600)
+                await until(lambda: _retrying(mp, 2))
+                [attended] = other.desks._attended.values()
+                monkeypatch.setattr(attended, "_adapt", _nothing)
+                with pytest.raises(NotConfirmed):
+                    await mp.manage("shipping").update(ordered_by="stream")
+                assert [d.key async for d in mp.manage("shipping").deliveries()] == [None, None]
+        async with mp.consumer("shipping") as consumer:
+            await until(lambda: bool(consumer.desk.lanes))
+            assert [d.key async for d in mp.manage("shipping").deliveries(limit=2)] == ["order-0", "order-0"]
+            assert await is_dry(consumer)
+            await mp.manage("shipping").retry([2])
+            assert await is_dry(consumer)
+            await mp.manage("shipping").retry([1])
+            assert [await ack(await take(consumer, 1)) for _ in range(3)] == [[1], [2], [3]]
+
+    async def test_an_order_of_one_that_is_paused_with_something_out(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 2, streams=1)
+            held = await take(consumer, 2)
+            with pytest.raises(NotConfirmed):
+                await mp.manage("shipping").pause(timeout=0.1)
+            await mp.manage("shipping").update(ordered_by="stream", strategy="pinned")
+            await held[0].retry(after=0)
+            await held[1].ack()
+            await mp.manage("shipping").resume()
+            assert await ack(await take(consumer, 1)) == [1]
 
     async def test_how_many_consumers_there_may_be(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")
@@ -173,14 +270,27 @@ class TestSettings:
             await orders(mp, 2)
             first, second = await take(consumer, 2)
             await first.ack()
-            changing = asyncio.create_task(mp.manage("shipping").update(lease=5))
-            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            for lease in (5, 60):
+                await mp.manage("shipping").update(lease=lease)
+                assert await leases(mp) == [lease]
             await second.ack()
-            await changing
-            statement = qualified("select extract(epoch from lease)::integer from {}.workers", mp)
-            await until(lambda: _is(mp, statement, 5))
             await orders(mp, 1)
             assert await ack(await take(consumer, 1)) == [3]
+
+    async def test_the_lease_of_one_of_several(self, mp: Milepost) -> None:
+        """The shortest holds for all in a process, for those that have nothing out only until they have moved."""
+        for name in ("shipping", "billing"):
+            await mp.create_subscription(name, lease=30)
+        async with mp.consumer("shipping") as consumer, mp.consumer("billing") as other:
+            await orders(mp, 1)
+            [held], [billed] = await take(consumer, 1), await take(other, 1)
+            await mp.manage("shipping").update(lease=5)
+            assert await leases(mp) == [5]
+            await ack([billed])
+            await until(lambda: _have_leases(mp, [5, 30]))
+            await held.ack()
+            await orders(mp, 1)
+            assert [await ack(await take(each, 1)) for each in (consumer, other)] == [[2], [2]]
 
     async def test_who_does_not_follow_is_named(self, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("milepost.engine.consuming.created.FOLLOW", 0.2)
@@ -195,12 +305,29 @@ class TestSettings:
             assert refused.value.workers == (owner,)
 
 
-async def _is(mp: Milepost, statement: str, value: Any) -> bool:
-    return list(await mp.log.database.execute(statement, {})) == [(value,)]
+async def leases(mp: Milepost) -> list[int]:
+    """Seconds after which each worker that lives is replaced."""
+    statement = qualified("select extract(epoch from lease)::integer from {}.workers order by 1", mp)
+    return [seconds for (seconds,) in await mp.log.database.execute(statement, {})]
+
+
+async def _have_leases(mp: Milepost, wanted: list[int]) -> bool:
+    return await leases(mp) == wanted
 
 
 async def _parked(mp: Milepost, count: int) -> bool:
     return (await mp.manage("shipping").info()).parked == count
+
+
+async def _waiting(mp: Milepost, count: int) -> bool:
+    return (await mp.manage("shipping").info()).waiting == count
+
+
+async def _retrying(mp: Milepost, count: int) -> bool:
+    return (await mp.manage("shipping").info()).retrying == count
+
+
+async def _nothing() -> None: ...
 
 
 async def _unrouted(mp: Milepost, count: int) -> bool:
@@ -239,6 +366,20 @@ class TestPause:
             await ack(held)
             await mp.manage("shipping").pause()
             assert await is_dry(consumer)
+
+    async def test_who_waits_goes_on_at_once_when_it_is_resumed(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping", capacity=1) as slow, mp.consumer("shipping") as other:
+            await orders(mp, 4)
+            held, first = await take(slow, 1), await take(other, 1)
+            with pytest.raises(NotConfirmed):
+                await mp.manage("shipping").pause(timeout=0.1)
+            seen = await ack(first)
+            assert other.at_hand(1) == []
+            await mp.manage("shipping").resume()
+            seen += await ack(await take(other, 2))
+            assert sorted([*seen, *await ack(held)]) == [1, 2, 3, 4]
+        assert (await mp.manage("shipping").info()).lag.positions == 0
 
     async def test_a_consumer_that_comes_while_it_is_paused_waits(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")
@@ -302,6 +443,156 @@ class TestMove:
             assert await mp.manage("shipping").move(1) == 2
             assert await ack(await take(consumer, 2)) == [2, 3]
             assert await _parked(mp, 1)
+
+
+COMMANDS: dict[str, Callable[[ManagedSubscription, float], Coroutine[Any, Any, Any]]] = {
+    "move": lambda managed, timeout: managed.move("beginning", timeout=timeout),
+    "replay": lambda managed, timeout: managed.replay("beginning", timeout=timeout),
+    "delete": lambda managed, timeout: managed.delete(timeout=timeout),
+}
+
+
+class TestWhatFails:
+    """A command that is not confirmed does nothing: whoever takes from the subscription goes on."""
+
+    @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+    async def test_others_get_messages_at_once(self, mp: Milepost, command: Any) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping", capacity=1) as slow, mp.consumer("shipping") as other:
+            await orders(mp, 6)
+            held, done = await take(slow, 1), await ack(await take(other, 1))
+            with pytest.raises(NotConfirmed, match="nothing was done"):
+                await command(mp.manage("shipping"), 0.1)
+            seen = [*done, *await ack(await take(other, 4)), *await ack(held)]
+            assert sorted(seen) == [1, 2, 3, 4, 5, 6]
+            assert (await mp.manage("shipping").info()).barrier is None
+
+
+class TestWhatTakesLong:
+    """While a command waits for a delivery that takes long, the other consumers go on."""
+
+    @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
+    async def test_others_get_messages_meanwhile(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: Any
+    ) -> None:
+        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.05)
+        await mp.create_subscription("shipping")
+        async with (
+            make_mp() as server,
+            server.consumer("shipping", capacity=1) as slow,
+            server.consumer("shipping") as other,
+        ):
+            await orders(mp, 2)
+            held, seen = await take(slow, 1), await ack(await take(other, 1))
+            acting = asyncio.create_task(command(mp.manage("shipping"), 60))
+            await until(lambda: slow.desk.owned is not None and slow.desk.owned.closing)
+            for turn in range(3):
+                await orders(mp, 4)
+                seen += await ack(await take(other, 4))
+                assert not acting.done(), turn
+            assert sorted([*seen, *(each.position for each in held)]) == list(range(1, 15))
+            await ack(held)
+            await acting
+
+    async def test_where_all_take_long_it_comes_to_rest(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """There is always something out that takes longer than the first standstill."""
+        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.01)
+        await mp.create_subscription("shipping")
+
+        async def slowly(delivery: Any) -> None:
+            await asyncio.sleep(0.1)
+            await delivery.ack()
+
+        async with (
+            make_mp() as server,
+            taking(server, "shipping", slowly, capacity=1) as one,
+            taking(server, "shipping", slowly, capacity=1) as other,
+        ):
+            await orders(mp, 40)
+            await one.until(1)
+            await other.until(1)
+            assert await mp.manage("shipping").move(30) == 0
+            assert (await mp.manage("shipping").info()).lanes[0].position >= 30
+
+
+class TestForce:
+    """What is out is taken back at once, and that is no attempt."""
+
+    async def test_a_pause(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        await mp.create_subscription("shipping", retry=Retry.never)
+        async with make_mp() as server, server.consumer("shipping") as consumer:
+            await orders(mp, 3)
+            held = await take(consumer, 3)
+            await held[1].ack()
+            await mp.manage("shipping").pause(force=True)
+            assert (await mp.manage("shipping").info()).owners == ()
+            with pytest.raises(Lost, match="an operator took it back"):
+                await held[0].ack()
+            await mp.manage("shipping").resume()
+            again = await take(consumer, 2)
+            assert [(each.position, each.attempt) for each in again] == [(1, 1), (3, 1)]
+            await ack(again)
+        info = await mp.manage("shipping").info()
+        assert (info.lag.positions, info.parked) == (0, 0)
+
+    async def test_a_message_that_was_tried_before_keeps_its_count(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping", retry=Retry(delay=0, jitter=0))
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 1)
+            [first] = await take(consumer, 1)
+            await first.retry()
+            assert [each.attempt for each in await take(consumer, 1)] == [2]
+            await mp.manage("shipping").pause(force=True)
+            await mp.manage("shipping").resume()
+            assert [each.attempt for each in await take(consumer, 1)] == [2]
+
+    async def test_a_move(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping", capacity=2) as consumer:
+            await orders(mp, 6)
+            held = await take(consumer, 2)
+            await mp.manage("shipping").move(4, force=True)
+            with pytest.raises(Lost):
+                await held[0].ack()
+            assert await ack(await take(consumer, 2)) == [5, 6]
+        assert (await mp.manage("shipping").info()).lag.positions == 0
+
+    async def test_a_replay(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 3)
+            held = await take(consumer, 3)
+            await ack(held[:2])
+            assert await mp.manage("shipping").replay("beginning", force=True) == 2
+            found = [(each.position, each.replay) for each in await take(consumer, 3)]
+            assert found == [(1, True), (2, True), (3, False)]
+
+    async def test_a_delete(self, mp: Milepost) -> None:
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 1)
+            [held] = await take(consumer, 1)
+            await mp.manage("shipping").delete(force=True)
+            assert await _end(consumer) == "deleted"
+            with pytest.raises(Lost):
+                await held.ack()
+        assert await mp.subscriptions() == []
+
+    async def test_nobody_is_hurried_whose_messages_end(
+        self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 60)
+        await mp.create_subscription("shipping")
+        async with mp.consumer("shipping") as consumer:
+            await orders(mp, 2)
+            held = await take(consumer, 2)
+            pausing = asyncio.create_task(mp.manage("shipping").pause(force=True))
+            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            assert await ack(held) == [1, 2]
+            await pausing
+        assert (await mp.manage("shipping").info()).lag.positions == 0
 
 
 class TestReplay:

@@ -49,7 +49,7 @@ OTHERS: dict[str, Any] = {
     "stream": "order-1",
     "types": ["order.*"],
     "where": "n > 5",
-    "start": 7,
+    "start": 0,
     "ordered_by": by_property("CustomerId"),
     "window": 50,
     "retry": Retry(attempts=3, delay=1, factor=3, max_delay=9, jitter=0),
@@ -126,7 +126,7 @@ class TestIfExists:
     async def test_update_is_the_default_and_changes_everything_to_what_is_given(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", **OTHERS)
         await mp.create_subscription("shipping", timeout=3)
-        assert await settings_of(mp) == {**DEFAULTS, "timeout": 3, "start": 7}
+        assert await settings_of(mp) == {**DEFAULTS, "timeout": 3, "start": 0}
 
     async def test_error(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", if_exists="error")

@@ -231,8 +231,8 @@ async def test_coming_is_cancelled_while_it_joins(mp: Milepost, monkeypatch: pyt
     joins, may_join, joined = asyncio.Event(), asyncio.Event(), Company.joined
 
     @asynccontextmanager
-    async def held_up(company: Company) -> AsyncIterator[None]:
-        async with joined(company):
+    async def held_up(company: Company, member: object, lease: float) -> AsyncIterator[None]:
+        async with joined(company, member, lease):
             if not joins.is_set():
                 joins.set()
                 await may_join.wait()

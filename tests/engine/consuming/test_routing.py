@@ -8,6 +8,7 @@ import pytest
 
 from engine.consuming.taking import ack, is_dry, take, taking, until
 from milepost import FilterError, InvalidMessage, Milepost, NewMessage, Route
+from milepost.engine.consuming.routing import Routing
 from milepost.engine.pages import Pages
 from milepost.log.segment import Segment
 from support import MakeMilepost
@@ -131,10 +132,17 @@ class TestUnrouted:
         await customers(mp, *[2] * 50, 1)
         async with taking(mp, "shipping", where="CustomerId == 1") as first:
             await until(lambda: _is(mp, 5))
-            assert (await mp.manage("shipping").info()).lag.positions == 46
+            await until(lambda: _has_status(mp, "stopped"))
+            info = await mp.manage("shipping").info()
+            assert (info.lag.positions, info.stopped) == (
+                46,
+                "5 messages are unrouted (max_unrouted=5); "
+                "no consumer takes the next one; their filters: CustomerId == 1",
+            )
             async with taking(mp, "shipping", where="CustomerId == 2") as second:
                 assert await second.until(50) == list(range(1, 51))
                 assert await first.until(1) == [51]
+                await until(lambda: _has_status(mp, "running"))
 
     async def test_one_unmatched_redelivery_stops_nothing(self, mp: Milepost) -> None:
         await customers(mp, 2)
@@ -144,6 +152,10 @@ class TestUnrouted:
         async with taking(mp, "shipping", where="CustomerId == 1") as first:
             await first.until(10)
             await until(lambda: _is(mp, 1))
+
+
+async def _has_status(mp: Milepost, status: str) -> bool:
+    return (await mp.manage("shipping").info()).status == status
 
 
 async def _is(mp: Milepost, count: int) -> bool:
@@ -396,3 +408,12 @@ async def test_what_cannot_be_stored_is_refused(mp: Milepost, word: str) -> None
     assert raised.value.offset == 7
     with pytest.raises(InvalidMessage):
         mp.consumer("shipping", routes=[Route(name=word)])
+
+
+def test_a_filter_is_compiled_once() -> None:
+    """A consumer of a server may have a thousand: compiled again, they would hold everybody up."""
+    given = [Route("n == 1", capacity=100), Route("n == 2", name="second"), Route()]
+    routes = Routing(given).named(12)
+    assert [(route.name, route.capacity) for route in routes] == [("#1", 4), ("=second", 4), ("#2", 4)]
+    assert [route.where for route in routes] == ["n == 1", "n == 2", None]
+    assert all(route.filter is of.filter for route, of in zip(routes, given, strict=True))

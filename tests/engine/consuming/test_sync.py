@@ -257,7 +257,7 @@ def test_every_public_method_has_the_same_parameters(blocking: type[Any], async_
     of_the_desk = {"close", "core_routes", "desk", "journal", "look", "next_batch", "numbers", "told", "untaken"}
     of_the_desk |= {"ack", "extend", "route_of", "settled", "stop", "take", "take_acked", "why_refused"}
     of_the_desk |= {"at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"}
-    of_the_desk |= {"has_settled", "is_limited", "late"}
+    of_the_desk |= {"has_settled", "is_limited", "late", "recall"}
     of_the_desk -= set() if blocking is SyncConsumer else set(vars(Delivery))
     names = (
         {name for name in vars(async_) if name[0] != "_"} - of_the_desk - {"claim", "is_open", "since", "settled"}

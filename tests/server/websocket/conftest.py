@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -57,13 +57,21 @@ async def serving(
     advertise: str | None = None,
     pages: Pages | None = None,
     tls: Certificate | None = None,
+    trusted_proxies: Sequence[str] = (),
     **limits: Any,
 ) -> AsyncIterator[Serving]:
     """A server until the end of the block; unless a test says otherwise, it tells where it is."""
     with listen("127.0.0.1", 0) as listener:
         address = f"http{'s' if tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
         told = advertise or address
-        app = create_app(mp, access=access, limits=Limits(**limits), advertise=told, pages=pages)  # type: ignore[arg-type]
+        app = create_app(
+            mp,
+            access=access,  # type: ignore[arg-type]
+            limits=Limits(**limits),
+            advertise=told,
+            pages=pages,
+            trusted_proxies=trusted_proxies,
+        )
         process = Process(app, grace=grace, tls=tls)
         running = asyncio.create_task(process._serve(sockets=[listener]))
         while not process.started:

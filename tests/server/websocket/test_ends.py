@@ -17,6 +17,7 @@ from milepost.server.websocket import hall
 from server.answers import problem
 from server.websocket.conftest import Serve, Serving
 from server.websocket.talking import Talk, consuming, talking, witnessing
+from support import expire_token
 
 
 async def test_the_subscription_is_deleted(mp: Milepost, server: Serving) -> None:
@@ -197,8 +198,9 @@ async def test_who_has_no_token_or_role_is_answered_in_http(serve: Serve, tokens
         assert refused.value.response.headers["content-type"] == "application/problem+json"
 
 
+@pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_token_is_revoked_while_in_use(
-    mp: Milepost, serve: Serve, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+    mp: Milepost, serve: Serve, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setattr(hall, "TOKENS", 0.05)
     monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
@@ -210,7 +212,7 @@ async def test_a_token_is_revoked_while_in_use(
         await talk.take(1)
         async with talking(server.address, additional_headers=bearing(other)) as stays:
             await stays.hello()
-            await tokens.revoke("a")
+            await (tokens.revoke("a") if how == "revoked" else expire_token(mp, "a"))
             await talk.ended("access", 1008)
             [delivery] = await stays.take(1)
             assert delivery["attempt"] == 1

@@ -1,5 +1,6 @@
 """Each frame, and what answers it."""
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -82,6 +83,19 @@ async def test_what_nobody_has_begun_with_goes_back(mp: Milepost, server: Servin
         assert [each["id"] for each in settled["refused"]] == [second["id"]]
 
 
+async def test_what_nobody_has_begun_with_is_called_back(mp: Milepost, server: Serving) -> None:
+    await orders(mp, 3)
+    async with consuming(server.address) as talk:
+        first, *others = [each["id"] for each in await talk.take(3)]
+        pausing = asyncio.create_task(mp.manage("shipping").pause())
+        await talk.expect("recall")
+        await talk.say("settle", ref=1, ack=[first], back=others)
+        await talk.expect("settled", ref=1, moved=[first, *others])
+        await pausing
+        await mp.manage("shipping").resume()
+        assert [each["attempt"] for each in await talk.take(2)] == [1, 1]
+
+
 async def test_routes_by_priority_and_filter(mp: Milepost, server: Serving) -> None:
     routes = [{"where": "n == 1", "priority": 2, "name": "one"}, {"where": "n > 1"}]
     async with consuming(server.address) as rest, consuming(server.address, routes=routes) as talk:
@@ -155,7 +169,16 @@ async def test_a_wrong_frame_has_no_effect(mp: Milepost, server: Serving) -> Non
     frames: list[tuple[dict[str, Any], str]] = [
         ({"type": "settle", "ref": 1, "ack": ["x"]}, "ack"),
         ({"type": "settle", "ref": 1, "retry": [{"id": 1, "after": -1}]}, "after"),
-        ({"type": "settle", "ref": 1, "acks": [1]}, "acks"),
+        ({"type": "settle", "ref": 1, "retry": [{"id": 1, "after": 1e300}]}, "after"),
+        ({"type": "settle", "ref": 1, "acks": [1]}, "no field 'acks': did you mean 'ack'?"),
+        (
+            {"type": "settle", "ref": 1, "retry": [{"id": 1, "aftr": 1}]},
+            "retry[0]: there is no field 'aftr': did you",
+        ),
+        (
+            {"type": "configure", "ref": 1, "routes": [{}, {"wher": "n"}]},
+            "routes[1]: there is no field 'wher': did you",
+        ),
         ({"type": "extend", "ref": 1, "deliveries": [1], "seconds": 0}, "seconds"),
         ({"type": "configure", "ref": 1, "routes": []}, "routes"),
         ({"type": "configure", "ref": 1, "routes": [{"where": "1 +"}]}, "filter"),

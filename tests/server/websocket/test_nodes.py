@@ -13,6 +13,7 @@ from server.process import ServerProcess, StartServer
 from server.websocket.conftest import Serve, Serving
 from server.websocket.following import Follower
 from server.websocket.talking import consuming, talking
+from support import qualified
 
 LEASE = 2
 """Seconds: the shortest time in which somebody else can know that a server is gone."""
@@ -101,6 +102,35 @@ async def test_each_is_listed_until_it_stops(mp: Milepost, nodes: Nodes) -> None
 
 async def lists(mp: Milepost, *servers: Node) -> bool:
     return [node.address for node in await mp.nodes()] == [server.address for server in servers]
+
+
+async def test_the_loopback_of_another_machine_is_nowhere(mp: Milepost, nodes: Nodes) -> None:
+    """Whoever were sent there would reach something else, or nothing: they stand by."""
+    owner, other = await nodes(2)
+    await until(lambda: lists(mp, owner, other))
+    elsewhere = "update {}.nodes set machine = 'laptop' where address = %(address)s"
+    await mp.log.database.execute(qualified(elsewhere, mp), {"address": owner.address})
+    assert await lists(mp, other)
+    async with consuming(owner.address) as first, talking(other.address) as talk:
+        await talk.say("hello")
+        assert (await talk.expect("welcome"))["standby"]
+        await first.say("leave")
+        await first.closed()
+        await talk.expect("standby", standby=False)
+
+
+async def test_clients_of_other_machines_are_not_sent_to_loopback(mp: Milepost, serve: Serve) -> None:
+    owner, other = [await serve(access="open") for _ in range(2)]
+    await until(lambda: lists(mp, owner, other))
+    through_proxy = {"x-forwarded-for": "192.0.2.1"}
+    async with other.client() as client:
+        assert len(done(await client.get("/v1/nodes"))["nodes"]) == 2
+        assert done(await client.get("/v1/nodes", headers=through_proxy))["nodes"] == []
+    async with consuming(owner.address), talking(other.address, additional_headers=through_proxy) as talk:
+        await talk.say("hello")
+        assert (await talk.expect("welcome"))["standby"]
+        other.stop()
+        assert (await talk.ended("going away", 1001))["to"] is None
 
 
 async def test_who_comes_to_another_is_sent_to_the_owner(mp: Milepost, nodes: Nodes) -> None:

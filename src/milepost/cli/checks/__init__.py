@@ -6,8 +6,8 @@ from typing import LiteralString
 
 import psycopg
 
-from milepost.cli.checks import filters, log, progress, server, subscriptions, tables, workers
-from milepost.cli.checks.finding import Check, Examined, Finding
+from milepost.cli.checks import filters, log, progress, rights, server, subscriptions, tables, workers
+from milepost.cli.checks.finding import Check, Examined, Finding, Refused
 from milepost.cli.ending import explain
 
 __all__ = ["Examined", "Finding", "examine"]
@@ -20,7 +20,7 @@ CHECKS: tuple[Check, ...] = (
     server.encoding,
     log.schema,
     log.log,
-    log.rights,
+    rights.rights,
     log.horizon,
     progress.progress,
     server.notifications,
@@ -43,7 +43,7 @@ _HAS_LOG: LiteralString = """
     select exists (select from pg_class c join pg_namespace n on n.oid = c.relnamespace
                    where n.nspname = %(schema)s and c.relname = 'messages')
 """
-NEED_LOG = frozenset({log.log, log.rights, log.horizon, log.size})
+NEED_LOG = frozenset({log.log, rights.rights, log.horizon, log.size})
 NEED_PROGRESS = frozenset(
     {
         progress.progress,
@@ -75,8 +75,8 @@ async def examine(examined: Examined, unreachable: Sequence[Finding] = ()) -> li
 
 
 def _makes_sense(check: Check, findings: list[Finding]) -> bool:
-    """Whether what a check needs has been found to be well."""
-    wrong = {finding.check for finding in findings if finding.verdict == "problem"}
+    """Whether what a check needs has been found to be well, and this user may look at it."""
+    wrong = {finding.check for finding in findings if finding.verdict == "problem" or isinstance(finding, Refused)}
     return check not in NEED_PROGRESS or wrong.isdisjoint({"schema", "progress"})
 
 
@@ -86,6 +86,11 @@ async def _outcome(check: Check, examined: Examined) -> list[Finding]:
         async with asyncio.timeout(PATIENCE):
             found = await check(examined)
             return found if isinstance(found, list) else [found]
+    except psycopg.errors.InsufficientPrivilege as error:
+        if check is log.schema:
+            return [Finding(check.__name__, "problem", explain(error))]
+        words = f"not looked at, this user may not: {error.diag.message_primary}; run the doctor as an operator"
+        return [Refused(check.__name__, "warning", words)]
     except psycopg.Error as error:
         if examined.connection.closed:
             raise

@@ -21,6 +21,10 @@ class Finding:
     """The subscription, worker or table that it is about, if it is about one."""
 
 
+class Refused(Finding):
+    """This user may not look."""
+
+
 @dataclass(frozen=True)
 class Examined:
     """A database and the schema in it."""
@@ -43,7 +47,8 @@ class Examined:
 
     async def rows(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> Sequence[Any]:
         """What a statement returns."""
-        return await (await self.connection.execute(statement, parameters or {})).fetchall()
+        # In binary: the driver reads timestamps as text in one style only, and a role may have another.
+        return await (await self.connection.execute(statement, parameters or {}, binary=True)).fetchall()
 
     async def value(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> Any:
         """The one value that a statement returns."""

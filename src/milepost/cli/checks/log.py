@@ -1,8 +1,9 @@
-"""Checks of the log: its schema, who may use it, and who keeps its followers waiting."""
+"""Checks of the log: its schema, what it relies on, and who keeps its followers waiting."""
 
 import asyncio
 
 from milepost.cli.checks.finding import Examined, Finding, Verdict
+from milepost.cli.checks.rights import SEES_OTHERS
 from milepost.errors import SchemaMismatch
 from milepost.log import schema as log_schema
 from milepost.log.horizon import NAME_AFTER, Holder
@@ -30,32 +31,20 @@ async def log(examined: Examined) -> Finding:
     return Finding("log", "ok", "positions are drawn one by one inside the INSERT")
 
 
-async def rights(examined: Examined) -> Finding:
-    """Whether this user may append."""
-    missing = await examined.rows(
-        """
-        select needed.privilege || ' on ' || needed.name
-        from (values ('messages', 'SELECT'), ('messages', 'INSERT'), ('messages_position_seq', 'SELECT'),
-                     ('streams', 'SELECT'), ('streams', 'INSERT'), ('streams', 'UPDATE'),
-                     ('sleeps', 'SELECT'), ('sleeps', 'INSERT'), ('sleeps', 'DELETE'),
-                     ('horizon', 'SELECT'), ('horizon', 'UPDATE'),
-                     ('server_life', 'SELECT'), ('server_life', 'INSERT')) as needed(name, privilege)
-        where not has_table_privilege(format('%%I.%%I', %(schema)s::text, needed.name), needed.privilege)
-        """,
-        {"schema": examined.schema},
-    )
-    if missing:
-        return Finding("rights", "warning", f"this user lacks {', '.join(row[0] for row in missing)}: grant it")
-    return Finding("rights", "ok", "this user may append and follow")
-
-
 async def horizon(examined: Examined) -> Finding:
     """Who keeps followers waiting."""
     holders = await _holders(examined)
     lasting = [holder for holder in holders if holder.age is not None and holder.age > NAME_AFTER]
     hidden = await _still_there(examined, [holder for holder in holders if holder.age is None])
     if not lasting and not hidden:
-        return Finding("horizon", "ok", f"followers have waited for no transaction longer than {NAME_AFTER:.0f} s")
+        nobody = f"followers have waited for no transaction longer than {NAME_AFTER:.0f} s"
+        if await examined.value(SEES_OTHERS):
+            return Finding("horizon", "ok", nobody)
+        return Finding(
+            "horizon",
+            "warning",
+            f"{nobody}. If they do, this user does not see since when, or what for: grant it pg_read_all_stats",
+        )
     named = [f"{holder}; end it with {_ended_by(holder)}" for holder in lasting]
     named += [
         f"pid {holder.pid} of another user; grant this one pg_read_all_stats to see more" for holder in hidden
@@ -78,9 +67,7 @@ async def _still_there(examined: Examined, hidden: list[Holder]) -> list[Holder]
 
 
 def _ended_by(holder: Holder) -> str:
-    if holder.pid is None:
-        return f"commit prepared or rollback prepared '{holder.gid}'"
-    return f"select pg_terminate_backend({holder.pid})"
+    return f"commit prepared or {holder.ended_by}" if holder.pid is None else holder.ended_by
 
 
 async def size(examined: Examined) -> Finding:

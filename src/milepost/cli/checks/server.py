@@ -8,6 +8,7 @@ import psycopg
 from psycopg import sql
 
 from milepost.cli.checks.finding import Examined, Finding
+from milepost.cli.checks.rights import SEES_OTHERS
 from milepost.log.feed import POLL_WITHOUT_LISTENING
 from milepost.log.wakeups import PROBE_TIMEOUT
 
@@ -115,6 +116,13 @@ async def transactions(examined: Examined) -> Finding:
     if rows:
         named = ", ".join(f"{who}, open for {age / 60:,.0f} min" for who, age in rows)
         return Finding("transactions", "warning", f"{named}: VACUUM cannot remove what is newer than they are")
+    if not await examined.value(SEES_OTHERS):
+        return Finding(
+            "transactions",
+            "warning",
+            f"none of this user's is older than {LONG_TRANSACTION / 60:.0f} min. It does not see how old those of "
+            "others are: grant it pg_read_all_stats",
+        )
     return Finding("transactions", "ok", f"none is older than {LONG_TRANSACTION / 60:.0f} min")
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from milepost.cli.age import age
 from milepost.cli.checks.finding import Examined, Finding, Verdict, shortened
+from milepost.dispatch import LimitReached
 
 MOST = 1000
 """Subscriptions that are looked at."""
@@ -24,6 +25,7 @@ class _Subscription(msgspec.Struct, frozen=True, kw_only=True):
     taken_by: Literal["handlers", "consumers", "pulls"]
     status: str
     stalled: str | None
+    stopped: LimitReached | None
     barrier: str | None
     barrier_seconds: float | None
     barrier_at: int | None
@@ -60,7 +62,7 @@ async def subscriptions(examined: Examined) -> list[Finding]:
     found = [_decoder.decode(row[0]) for row in rows]
     [[newest]] = await examined.ask("newest")
     return [
-        *_lines("status", found, _status, "none is stalled, paused, at a barrier or of two definitions"),
+        *_lines("status", found, _status, "none is stalled, stopped, paused, at a barrier or of two definitions"),
         *_lines("lanes", found, lambda one: _lanes(one, newest), "each has a worker"),
         *_lines("parked", found, _parked, "nothing waits for a person"),
         *_lines("unrouted", found, _unrouted, "nothing waits for a consumer"),
@@ -92,6 +94,8 @@ def _status(one: _Subscription) -> tuple[Verdict, str] | None:
             f"is stalled: {one.stalled}. One message at a time is tried until one succeeds: mend what fails, "
             f"which `milepost parked {one.address} --state retrying --state parked --verbose` shows",
         )
+    if one.stopped:
+        return "problem", f"reads no further: {one.stopped}. {_past_the_limit(one, one.stopped)}"
     if one.barrier:
         where = "nothing runs" if one.barrier_at is None else f"nothing beyond position {one.barrier_at:,} runs"
         return (
@@ -107,6 +111,19 @@ def _status(one: _Subscription) -> tuple[Verdict, str] | None:
             f"declare it give one another name or group. `milepost subscriptions show {one.address}` names them",
         )
     return None
+
+
+def _past_the_limit(one: _Subscription, limit: LimitReached) -> str:
+    """What to do about a limit that is reached."""
+    if limit.limit == "max_unrouted":
+        return (
+            "Connect a consumer whose filter takes them, or skip them: "
+            f"`milepost parked {one.address} --state unrouted` lists them"
+        )
+    return (
+        "Mend what holds these keys, then retry or skip it: "
+        f"`milepost parked {one.address} --state parked --state retrying` lists it; or raise max_waiting"
+    )
 
 
 def _lanes(one: _Subscription, newest: int) -> tuple[Verdict, str] | None:

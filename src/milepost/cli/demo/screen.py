@@ -38,7 +38,13 @@ FRAME = 2
 """Lines of the panel, and columns of it at each side."""
 _LEFT_OUT = ("age", "in flight")
 """Columns that a narrow terminal goes without."""
-_STYLES = {"running": "green", "paused": "yellow", "waiting": "yellow", "stalled": "bold red"}
+_STYLES = {
+    "running": "green",
+    "paused": "yellow",
+    "waiting": "yellow",
+    "stalled": "bold red",
+    "stopped": "bold red",
+}
 
 
 @dataclass

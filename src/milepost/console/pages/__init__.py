@@ -16,6 +16,7 @@ from milepost.console.pages import (
     parked,
     playground,
     subscription,
+    tokens,
     trace,
 )
 
@@ -29,6 +30,7 @@ PAGES: Final[Sequence[ModuleType]] = (
     catalogue,
     append,
     playground,
+    tokens,
     login,
     files,
 )

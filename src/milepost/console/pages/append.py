@@ -9,25 +9,32 @@ from milepost.console.draft import Draft
 from milepost.console.visit import Visit
 from milepost.errors import IdReused, InvalidMessage, WrongVersion
 from milepost.log.message import Appended
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
+from milepost.server.problems import Refused
 
 PATH = "/log/append"
 FIELDS = ("stream", "type", "data", "properties", "metadata", "id", "version")
 
 
-@get(PATH, opt=needs(Role.APPEND))
+@get(PATH, opt=needs(Role.APPEND, Within.ANY_SCOPE))
 async def form(visit: NamedDependency[Visit]) -> Answer:
     """Asks for a message."""
     given = {name: visit.query[name] for name in ("stream", "type") if name in visit.query}
     return visit.page("append.html", draft=Draft(**given), problem=None, field=None)
 
 
-@post(PATH, status_code=200, opt=needs(Role.APPEND))
+@post(PATH, status_code=200, opt=needs(Role.APPEND, Within.ITSELF))
 async def append(visit: NamedDependency[Visit]) -> Answer:
     """Appends it; what is wrong is said beside what was typed."""
     draft = Draft.sent(visit)
     try:
-        appended = await visit.mp.append(draft.stream, draft.message(), expected=draft.expected_version())
+        visit.visitor.scope.check_streams([draft.stream])
+    except Refused as refused:
+        return _again(visit, draft, str(refused), "stream", status=refused.kind.status)
+    try:
+        message = draft.message(visit.mp.codec, visit.limits)
+        appended = await visit.mp.append(draft.stream, message, expected=draft.expected_version())
     except InvalidMessage as error:
         return _again(visit, draft, str(error), error.field)
     except WrongVersion as error:

@@ -17,16 +17,17 @@ from milepost.console.tail import Tail
 from milepost.console.target import named
 from milepost.console.visit import Visit
 from milepost.errors import FilterError, InvalidMessage
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 
 ENTRY = Entry("Log", "log")
 
 
-@get("/log", opt=needs(Role.READ))
+@get("/log", opt=needs(Role.READ, Within.ITSELF))
 async def log(visit: NamedDependency[Visit]) -> Answer:
     """Messages."""
     query = visit.query
-    choice = Choice.of(query)
+    choice = Choice.of(query, visit.visitor.scope)
     oldest_first = query.get("order") == "oldest"
     stretch, problem = None, None
     try:
@@ -64,10 +65,10 @@ def _forwards(query: Mapping[str, str]) -> bool:
     return "after" in query or (query.get("order") == "oldest" and "before" not in query)
 
 
-@get("/log/check", opt=needs(Role.READ))
+@get("/log/check", opt=needs(Role.READ, Within.ITSELF))
 async def check(visit: NamedDependency[Visit]) -> Answer:
     """What there is to say about a filter: asked for while one types."""
-    choice = Choice.of(visit.query)
+    choice = Choice.of(visit.query, visit.visitor.scope)
     checked = Checked.of(choice.where)
     sample, problem = None, None
     try:
@@ -78,20 +79,20 @@ async def check(visit: NamedDependency[Visit]) -> Answer:
     return visit.fragment("parts/check.html", checked=checked, sample=sample, problem=problem, narrowed=narrowed)
 
 
-@get("/log/tail", opt=needs(Role.READ))
+@get("/log/tail", opt=needs(Role.READ, Within.ITSELF))
 async def tail(visit: NamedDependency[Visit]) -> Answer:
     """Messages as they come, as server-sent events."""
-    choice = Choice.of(visit.query)
+    choice = Choice.of(visit.query, visit.visitor.scope)
     # What is wrong is told before the answer begins.
     choice.query(backwards=False)
     return Tail(visit, choice, position_of(visit.query, "after"))
 
 
-@get("/log/find", opt=needs(Role.READ))
+@get("/log/find", opt=needs(Role.READ, Within.ITSELF))
 async def find(visit: NamedDependency[Visit]) -> Answer:
     """Leads to a message by its position or its id."""
     try:
-        position = await named(visit.mp, visit.query.get("message", ""))
+        position = await named(visit.reach, visit.query.get("message", ""))
     except InvalidMessage as error:
         return visit.done(visit.url("log"), str(error), "problem")
     if position is None:

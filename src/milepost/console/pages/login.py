@@ -6,7 +6,7 @@ from litestar.di import NamedDependency
 from milepost.console.admission import needs
 from milepost.console.answer import Answer, elsewhere
 from milepost.console.cookies import SESSION, forgotten, kept
-from milepost.console.session import LASTS, seal
+from milepost.console.session import ENDED_KEPT_SECONDS, LASTS, seal
 from milepost.console.visit import Visit
 from milepost.server.beside import PREFIX
 from milepost.server.problems import TOO_MANY_ATTEMPTS, Refused
@@ -42,7 +42,10 @@ async def log_in(visit: NamedDependency[Visit]) -> Answer:
 
 @post("/logout", status_code=200, opt=needs(None))
 async def log_out(visit: NamedDependency[Visit]) -> Answer:
-    """Forgets the session in this browser."""
+    """End the session, on every server: a copy of its cookie opens nothing any more."""
+    token, session = visit.visitor.token, visit.visitor.session
+    if token is not None and session is not None:
+        await visit.served.doorkeeper.end_session(token, session, ENDED_KEPT_SECONDS)
     return elsewhere(visit.url("login"), headers=[forgotten(visit.scope, SESSION, path=f"{visit.root}{PREFIX}")])
 
 

@@ -16,6 +16,7 @@ from milepost.console.settings import NEW
 from milepost.console.snapshot import Snapshot
 from milepost.console.visit import Visit
 from milepost.engine.info import SubscriptionInfo
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 
 ENTRY = Entry("Overview", "")
@@ -39,7 +40,7 @@ def _row(info: SubscriptionInfo, history: History) -> Row:
     return Row(info, address, held, [(point.at, point.lag) for point in history.of(address)])
 
 
-@get("/", opt=needs(Role.READ))
+@get("/", opt=needs(Role.READ, Within.ITSELF))
 async def overview(visit: NamedDependency[Visit]) -> Answer:
     """How everything stands."""
     history = visit.live_pages.watch.history

@@ -24,6 +24,7 @@ from milepost.engine.deliveries import DeliveryInfo
 from milepost.engine.managed import ManagedSubscription
 from milepost.errors import InvalidMessage
 from milepost.progress.deliveries import Decided, Decision
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 from milepost.server.problems import INTERNAL, NOT_FOUND, Refused
 from milepost.server.wire.values import checked
@@ -77,7 +78,7 @@ class Search:
 # Looking
 
 
-@get(PATH, opt=needs(Role.READ))
+@get(PATH, opt=needs(Role.READ, Within.ITSELF))
 async def everywhere(visit: NamedDependency[Visit]) -> Answer:
     """Which subscriptions have any."""
 
@@ -91,21 +92,24 @@ def _has_any(info: Any) -> bool:
     return bool(info.parked or info.retrying or info.waiting or info.unrouted)
 
 
-@get(ONE, opt=needs(Role.READ))
+@get(ONE, opt=needs(Role.READ, Within.SUBSCRIPTION))
 async def listed(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """A page of them. The counts follow; what one is about to choose from does not move."""
     subscription = managed(visit, group, name)
     search = Search.of(visit.query)
 
     async def load(snapshot: Snapshot) -> Mapping[str, Any]:
+        # While the page is open, it may come to select more than its reader may see.
+        await visit.reach.check_subscription(group, name)
         info = snapshot.by_address.get(f"{group}/{name}") or await subscription.info()
         return {"info": info, "search": search, "states": STATES}
 
     async def once() -> Mapping[str, Any]:
         found, more = await _page(subscription, search)
         return {
-            "found": found,
+            "found": [each for each in found if _may_be_seen(visit, each)],
             "more": more,
+            "last": found[-1].position if found else 0,
             "decisions": search.decisions(),
             "now": datetime.now(UTC),
             "again": visit.url("parked", group, name, **visit.query),
@@ -126,12 +130,12 @@ async def _page(subscription: ManagedSubscription, search: Search) -> tuple[list
     return found[:PAGE], len(found) > PAGE
 
 
-@get(f"{ONE}/{{position:int}}", opt=needs(Role.READ))
+@get(f"{ONE}/{{position:int}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
 async def one(
     visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], position: FromPath[int]
 ) -> Answer:
     """Everything about one of them: on a page of its own, or for a script within the list."""
-    found = await _delivery(managed(visit, group, name), position)
+    found = await _delivery(visit, managed(visit, group, name), position)
     message = found.message
     longest = None if "whole" in visit.query else LONGEST
     context: dict[str, Any] = {
@@ -146,11 +150,17 @@ async def one(
     return visit.page("delivery.html", **context)
 
 
-async def _delivery(subscription: ManagedSubscription, position: int) -> DeliveryInfo:
+def _may_be_seen(visit: Visit, delivery: DeliveryInfo) -> bool:
+    """Return False for a message of another category, which was selected before."""
+    return delivery.message is None or visit.visitor.scope.has_stream(delivery.message.stream)
+
+
+async def _delivery(visit: Visit, subscription: ManagedSubscription, position: int) -> DeliveryInfo:
     deliveries = subscription.deliveries(after=max(0, position - 1), up_to=position, limit=1)
     async with aclosing(deliveries):
         async for delivery in deliveries:
-            return delivery
+            if _may_be_seen(visit, delivery):
+                return delivery
     raise Refused(
         NOT_FOUND,
         f"Position {position} has no delivery: it was handled, is not reached yet, or is not for this one.",
@@ -200,7 +210,8 @@ class Chosen:
         """Decides about them."""
         act = subscription.retry if decision is Decision.RETRY else subscription.skip
         if self.positions is not None:
-            return await act(self.positions)
+            # Somebody else may have decided since this person looked.
+            return await act(self.positions, state=self.state)
         if self.up_to is not None:
             return await act(up_to=self.up_to, state=self.state, key=self.key, reason=self.reason)
         return await act(all=True, state=self.state, key=self.key, reason=self.reason)
@@ -209,7 +220,7 @@ class Chosen:
 _COUNTED = (State.PARKED, State.RETRYING, State.WAITING, State.UNROUTED)
 
 
-@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ))
+@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
 async def plan(
     visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
 ) -> Answer:
@@ -236,7 +247,7 @@ def _decision(action: str) -> Decision:
     return _DECISIONS[action]
 
 
-@post(f"{ONE}/{{action:str}}", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/{{action:str}}", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def decide(
     visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
 ) -> Answer:

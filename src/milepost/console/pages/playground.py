@@ -20,7 +20,9 @@ from milepost.errors import InvalidMessage
 from milepost.filter.filter import MAX_BYTES
 from milepost.log.codec import check_properties
 from milepost.log.message import Message
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
+from milepost.server.limits import Limits
 
 ENTRY = Entry("Filter", "filter")
 
@@ -28,7 +30,7 @@ MOST_PROPERTIES = 6000
 """Characters of properties: they stand in the address, so that it can be passed on."""
 
 
-@get("/filter", opt=needs(Role.READ))
+@get("/filter", opt=needs(Role.READ, Within.ITSELF))
 async def playground(visit: NamedDependency[Visit]) -> Answer:
     """An expression, explained; the same address shows the same to everybody."""
     query = visit.query
@@ -44,7 +46,7 @@ async def playground(visit: NamedDependency[Visit]) -> Answer:
             message = await _message(visit, wanted)
             given = message.properties
         elif properties.strip():
-            given = _properties(properties)
+            given = _properties(properties, visit.limits)
     except InvalidMessage as error:
         problem = (error.field, str(error).partition(": ")[2])
     explained = None if checked.filter is None or given is None else Explained.of(checked.filter, given)
@@ -66,20 +68,20 @@ async def playground(visit: NamedDependency[Visit]) -> Answer:
 
 async def _message(visit: Visit, wanted: str) -> Message[Any]:
     """A message by its position or its id."""
-    found = await message_at(visit.mp, await named(visit.mp, wanted))
+    found = await message_at(visit.reach, await named(visit.reach, wanted))
     if found is None:
         raise InvalidMessage("message", f"there is no message {wanted}")
     return found
 
 
-def _properties(text: str) -> dict[str, Any]:
+def _properties(text: str, limits: Limits) -> dict[str, Any]:
     """Properties as a message could have them."""
     if len(text) > MOST_PROPERTIES:
         raise InvalidMessage(
             "properties",
             f"there are {len(text):,} characters, over the limit of {MOST_PROPERTIES:,} for this page",
         )
-    found = object_of("properties", text)
+    found = object_of("properties", text, limits)
     try:
         check_properties(found)
     except InvalidMessage as error:
@@ -89,7 +91,7 @@ def _properties(text: str) -> dict[str, Any]:
 
 async def _newest(visit: Visit) -> int | None:
     """The newest message, to try a filter on."""
-    stretch = await Search(visit.mp, Choice(), most=1).backwards()
+    stretch = await Search(visit.mp, Choice(scope=visit.visitor.scope), most=1).backwards()
     return stretch.messages[0].position if stretch.messages else None
 
 

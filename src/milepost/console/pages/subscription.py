@@ -19,6 +19,7 @@ from milepost.console.words import several
 from milepost.engine.managed import ManagedSubscription
 from milepost.engine.start import Start
 from milepost.errors import InvalidMessage
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 from milepost.server.limits import LONGEST_WAIT
 from milepost.server.problems import INTERNAL, NOT_FOUND, Refused
@@ -36,19 +37,21 @@ def managed(visit: Visit, group: str, name: str) -> ManagedSubscription:
 # Looking
 
 
-@get(PATH, opt=needs(Role.READ))
+@get(PATH, opt=needs(Role.READ, Within.ANY_SCOPE))
 async def all_of_them(visit: NamedDependency[Visit]) -> Answer:
     """They are on the overview."""
     return elsewhere(visit.url())
 
 
-@get(ONE, opt=needs(Role.READ))
+@get(ONE, opt=needs(Role.READ, Within.SUBSCRIPTION))
 async def show(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """How one stands."""
     subscription = managed(visit, group, name)
     history = visit.live_pages.watch.history
 
     async def load(snapshot: Snapshot) -> Mapping[str, Any]:
+        # While the page is open, it may come to select more than its reader may see.
+        await visit.reach.check_subscription(group, name)
         info = snapshot.by_address.get(f"{group}/{name}") or await subscription.info()
         is_created = info.settings is not None
         points = history.of(f"{group}/{name}")
@@ -69,7 +72,7 @@ async def show(visit: NamedDependency[Visit], group: FromPath[str], name: FromPa
 # Saying what would happen
 
 
-@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ))
+@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
 async def plan(
     visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
 ) -> Answer:
@@ -131,22 +134,27 @@ def _end(form: Mapping[str, str]) -> Any:
 # Doing
 
 
+def _waiting(visit: Visit) -> dict[str, Any]:
+    """How long to wait for what is open, and what becomes of it then."""
+    return {"timeout": LONGEST_WAIT, "force": visit.sent("force") == "yes"}
+
+
 def _last(form: Mapping[str, Any]) -> dict[str, str]:
     return {name: values[-1] for name, values in form.items()}
 
 
-@post(f"{ONE}/pause", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/pause", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def pause(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """Nothing of it runs until it is resumed."""
 
     async def work() -> str:
-        await visit.served.stopping.unless_begun(managed(visit, group, name).pause(timeout=LONGEST_WAIT))
+        await visit.served.stopping.unless_begun(managed(visit, group, name).pause(**_waiting(visit)))
         return f"{group}/{name} is paused."
 
     return await visit.attempt(visit.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/resume", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/resume", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def resume(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """It goes on where it was."""
 
@@ -157,34 +165,34 @@ async def resume(visit: NamedDependency[Visit], group: FromPath[str], name: From
     return await visit.attempt(visit.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/move", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/move", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def move(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """Goes on elsewhere."""
 
     async def work() -> str:
         to = _place(_last(visit.form), "to")
-        moving = managed(visit, group, name).move(to, timeout=LONGEST_WAIT)
+        moving = managed(visit, group, name).move(to, **_waiting(visit))
         forgotten = await visit.served.stopping.unless_begun(moving)
         return f"{group}/{name} was moved; {several(forgotten, 'delivery was', 'deliveries were')} forgotten."
 
     return await visit.attempt(visit.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/replay", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/replay", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def replay(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """Repeats what was handled."""
 
     async def work() -> str:
         form = _last(visit.form)
         with checked("end"):
-            replaying = managed(visit, group, name).replay(_place(form, "start"), _end(form), timeout=LONGEST_WAIT)
+            replaying = managed(visit, group, name).replay(_place(form, "start"), _end(form), **_waiting(visit))
             again = await visit.served.stopping.unless_begun(replaying)
         return f"{group}/{name}: {several(again, 'position is', 'positions are')} being repeated."
 
     return await visit.attempt(visit.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/settings", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/settings", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def change(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """Other settings of one that was created, or another limit of one that a program declares."""
 
@@ -196,6 +204,7 @@ async def change(visit: NamedDependency[Visit], group: FromPath[str], name: From
         changes = changes_of(visit.form, settings)
         if not changes:
             return "Nothing was changed."
+        await visit.reach.check_change(group, name, changes)
         with checked("settings"):
             await subscription.update(**changes)
         return f"{group}/{name}: {', '.join(sorted(changes))} changed, without dropping a consumer."
@@ -212,19 +221,19 @@ async def _limit(visit: Visit, subscription: ManagedSubscription) -> str:
     return f"At most {typed} at once in a process." if typed else "As many at once as its program says."
 
 
-@post(f"{ONE}/delete", status_code=200, opt=needs(Role.OPERATE))
+@post(f"{ONE}/delete", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
 async def delete(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
     """Forgets it."""
 
     async def work() -> str:
-        deleting = managed(visit, group, name).delete(timeout=LONGEST_WAIT)
+        deleting = managed(visit, group, name).delete(**_waiting(visit))
         await visit.served.stopping.unless_begun(deleting)
         return f"{group}/{name} is deleted."
 
     return await visit.attempt(visit.url(), work(), back=visit.url("subscriptions", group, name))
 
 
-@post(PATH, status_code=200, opt=needs(Role.OPERATE))
+@post(PATH, status_code=200, opt=needs(Role.OPERATE, Within.ITSELF))
 async def create(visit: NamedDependency[Visit]) -> Answer:
     """Creates one for consumers, in the group of this server."""
     name = visit.sent("name").strip()
@@ -232,8 +241,11 @@ async def create(visit: NamedDependency[Visit]) -> Answer:
 
     async def work() -> str:
         wanted, options = new_of(visit.form)
+        await visit.reach.check_creation(group, wanted, options)
         with checked("subscription"):
             await visit.mp.create_subscription(wanted, if_exists="error", **options)
+        if options.get("paused"):
+            return f"{group}/{wanted} is created, paused: it waits until you resume it."
         return f"{group}/{wanted} is created: consumers may come."
 
     return await visit.attempt(visit.url("subscriptions", group, name), work(), back=visit.url())

@@ -9,6 +9,7 @@ from milepost.console.entry import Entry
 from milepost.console.visit import Visit, problem_of
 from milepost.engine.trace.traced import Trace, Traced
 from milepost.errors import InvalidMessage
+from milepost.server.access.reach import Within
 from milepost.server.access.role import Role
 from milepost.server.problems import INTERNAL
 
@@ -17,7 +18,7 @@ SHOWN = 20
 """Messages on a page, the newest of the stream."""
 
 
-@get("/trace", opt=needs(Role.READ))
+@get("/trace", opt=needs(Role.READ, Within.ITSELF))
 async def trace(visit: NamedDependency[Visit]) -> Answer:
     """A stream or an id, and where each message is."""
     target = visit.query.get("q", "").strip()
@@ -40,8 +41,9 @@ async def _traced(visit: Visit, target: str, subscription: str) -> Trace:
     before = visit.query.get("before_version")
     if before is not None and not (before.isascii() and before.isdigit()):
         raise InvalidMessage("before_version", f"a version is wanted, not {before[:40]!r}")
-    return await visit.mp.trace(
+    return await visit.reach.trace(
         target,
+        group=None,
         subscription=subscription or None,
         limit=SHOWN,
         before_version=None if before is None else int(before),

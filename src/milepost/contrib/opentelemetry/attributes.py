@@ -7,7 +7,7 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 from milepost import embedded
-from milepost.log.message import Message, NewMessage
+from milepost.log.message import Message, NewMessage, id_in
 
 SYSTEM: Final = "messaging.system"
 OPERATION_NAME: Final = "messaging.operation.name"
@@ -32,6 +32,10 @@ REPLAY: Final = "messaging.milepost.message.replay"
 DUPLICATE: Final = "messaging.milepost.duplicate"
 OUTCOME: Final = "messaging.milepost.outcome"
 STATE: Final = "messaging.milepost.delivery.state"
+LIMIT: Final = "messaging.milepost.limit"
+CAUSE: Final = "messaging.milepost.limit.cause"
+HOLDER: Final = "messaging.milepost.horizon.holder"
+APPLICATION: Final = "messaging.milepost.horizon.application"
 
 MILEPOST: Final = {SYSTEM: "milepost"}
 APPEND: Final = {**MILEPOST, OPERATION_NAME: "append", OPERATION_TYPE: "send"}
@@ -60,7 +64,7 @@ def of_message(message: Message[Any], metadata: dict[str, Any]) -> dict[str, Any
         VERSION: message.version,
         POSITION: message.position,
     }
-    correlation = metadata.get("correlation_id")
+    correlation = id_in(metadata, "correlation_id")
     return {**found, CONVERSATION: correlation} if isinstance(correlation, str) else found
 
 

@@ -110,6 +110,18 @@ class Measuring:
             "The age of the first message that was not passed.",
         )
         meter.create_observable_gauge(
+            "milepost.log.horizon.held.time",
+            [self._held],
+            "s",
+            "The age of the transaction that holds the horizon back.",
+        )
+        meter.create_observable_gauge(
+            "milepost.lanes.stopped",
+            [self._stopped],
+            "{lane}",
+            "Lanes that read no further, since a limit of rows is reached.",
+        )
+        meter.create_observable_gauge(
             "milepost.deliveries", [self._deliveries], "{message}", "Messages that need attention of their own."
         )
 
@@ -135,10 +147,23 @@ class Measuring:
         value = attrgetter(field)
         return lambda _: [Observation(value(one), _attributes(of)) for of, one in self._subscriptions()]
 
+    def _stopped(self, _: CallbackOptions) -> Iterator[Observation]:
+        for of, one in self._subscriptions():
+            if one.stopped_lanes:
+                why = {names.LIMIT: one.stopped_limit, names.CAUSE: one.stopped_cause}
+                yield Observation(one.stopped_lanes, {**_attributes(of), **why})
+
     def _deliveries(self, _: CallbackOptions) -> Iterator[Observation]:
         for of, one in self._subscriptions():
             for state in _STATES:
                 yield Observation(getattr(one, state), {**_attributes(of), names.STATE: state})
+
+    def _held(self, options: CallbackOptions) -> Iterator[Observation]:
+        for group, _, lookout in self._programs:
+            outlook = lookout.now()
+            if outlook is not None and outlook.log.held_by:
+                who = {names.HOLDER: outlook.log.held_by, names.APPLICATION: outlook.log.application}
+                yield Observation(outlook.log.held_for, {**names.MILEPOST, names.GROUP: group, **who})
 
     def _subscriptions(self) -> Iterator[tuple[Of, SubscriptionOutlook]]:
         for group, _, lookout in self._programs:

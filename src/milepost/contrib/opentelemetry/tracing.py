@@ -32,6 +32,8 @@ from milepost.names import category_of
 
 MOST_LINKS = 128
 """The most messages of a batch that its span has links to: as many as the SDK keeps."""
+MAX_CONTEXT = 512
+"""Characters of `traceparent` and of `tracestate`; a longer one is none. W3C has nobody pass on more."""
 
 _DECISIONS = (Skip, Park, RetryLater)
 """What a handler may decide, which is no error."""
@@ -148,9 +150,13 @@ def _name(operation: str, categories: set[str]) -> str:
 
 def _origin(metadata: Mapping[str, Any]) -> tuple[TraceContext, SpanContext | None]:
     """The context in which a message was made, and its span; nothing, if it has none that can be read."""
-    if not isinstance(metadata.get("traceparent"), str):
+    found = {name: metadata.get(name) for name in _w3c.fields}
+    # Anybody who may append writes it, and some versions of the propagator take hours for a long one.
+    carrier = {
+        name: value for name, value in found.items() if isinstance(value, str) and len(value) <= MAX_CONTEXT
+    }
+    if "traceparent" not in carrier:
         return _NOWHERE, None
-    carrier = {name: value for name, value in metadata.items() if isinstance(value, str)}
     context = _w3c.extract(carrier, _NOWHERE)
     origin = get_current_span(context).get_span_context()
     return (context, origin) if origin.is_valid else (_NOWHERE, None)

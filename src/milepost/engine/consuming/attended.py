@@ -1,27 +1,32 @@
 """A subscription with consumers in this process: lives among other processes for as long as there are some."""
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 import msgspec
 
-from milepost.dispatch import Cursor
+from milepost.dispatch import Cursor, LaneState, Loaded, Row
 from milepost.engine.clock import Clock
 from milepost.engine.consuming.company import Companies, Company
-from milepost.engine.consuming.created import stored_in
+from milepost.engine.consuming.created import batched, stored_in
 from milepost.engine.consuming.desk import Desk
 from milepost.engine.consuming.endings import DELETED, LOST
 from milepost.engine.consuming.looking import OwnerStatistics
 from milepost.engine.consuming.options import Created
+from milepost.engine.declaring import RowPlaces
 from milepost.engine.journal import Journal
 from milepost.engine.listeners import Audience
 from milepost.engine.owned import Owned
 from milepost.engine.place import Place
+from milepost.engine.rows import Rows
 from milepost.engine.telling import Telling
 from milepost.errors import Unavailable
 from milepost.log.database import end
+from milepost.log.message import Message
 from milepost.progress.created import Attendance
-from milepost.progress.protocol import Opened
+from milepost.progress.protocol import Held, Opened, Stale
 
 TELL = 2.0
 """Seconds between two reports of what consumers do."""
@@ -54,6 +59,7 @@ class Attended:
         self._companies = companies
         self._audience = audience
         self._company = self._join()
+        """Those with the same lease."""
         self._news = asyncio.Event()
         """Something is to be told at once."""
         self.runner = Desk(
@@ -66,19 +72,25 @@ class Attended:
             lost=self._lost,
             is_elsewhere=lambda: opened.id in self._company.sharing.elsewhere,
             news=self._news.set,
+            reports_soon=lambda: self._company.sharing.look_soon(),
         )
         self._follows = opened.acted
         """The change of the subscription that is in force here, by the number of them."""
+        self._is_leased = True
+        """Whether its lease is in force here."""
         self._ready = asyncio.Event()
         self._stopping = False
         self._over = asyncio.Event()
-        """It lives no longer, or anew with another lease."""
+        """It lives no longer, or anew among others."""
         self._task: asyncio.Task[None] | None = None
 
     def _join(self) -> Company:
-        """The company of those with the same lease."""
-        self._lease = float(self.opened.settings["lease"])
         return self._companies.of(self._place, self._lease)
+
+    @property
+    def _lease(self) -> float:
+        """Seconds after which another process takes over, if this one gives no sign of life."""
+        return float(self.opened.settings["lease"])
 
     def _lost(self, owned: Owned, error: Exception) -> None:
         self._company.sharing.lose(self.opened.id, owned, error)
@@ -121,7 +133,7 @@ class Attended:
             while not self._stopping:
                 self._over.clear()
                 self._company = self._join()
-                async with self._company.joined():
+                async with self._company.joined(self, self._lease):
                     await self._live_in(self._company)
         except Exception as error:
             only = _only(error)
@@ -197,17 +209,23 @@ class Attended:
     # Following what is stored
 
     @property
+    def keep_done(self) -> float | None:
+        """For how many seconds rows are kept of what is done; None: not at all."""
+        return self.runner.created.declaration.keep_done
+
+    @property
     def wanted(self) -> int | None:
         """The lane, while there are consumers and nothing keeps it from running."""
         if self._over.is_set() or not self.runner.consumers:
             return None
-        return 0 if self.opened.rests or self._is_misfit else 1
+        return 0 if self.opened.rests else 1
 
     @property
-    def _is_misfit(self) -> bool:
-        """Whether the lane has to be made anew, for another order, strategy or lease."""
-        stored = Created.from_stored(self.name, self.opened.settings)
-        return _shape(stored) != _shape(self.runner.created)
+    def _is_reordered(self) -> bool:
+        """Whether the order that is stored is in force here."""
+        stored = Created.from_stored(self.name, self.opened.settings).declaration
+        is_rekeyed = not (self.opened.rekeys and self.runner.lanes)
+        return is_rekeyed and stored.orders == self.runner.created.declaration.orders
 
     async def learn(self, opened: Opened) -> None:
         """It is stored like this now."""
@@ -216,22 +234,23 @@ class Attended:
             self.journal.status(opened.status)
             if self.runner.telling is not None:
                 self.runner.telling.status(opened.status)
-        if (opened.settings, opened.since) != (before.settings, before.since) or self._is_misfit:
+        if (opened.settings, opened.since) != (before.settings, before.since) or not self._is_reordered:
             await self._adapt()
+        await self._change_lease()
         if opened.acted != before.acted:
             self.runner.poke()
         self._follow()
         self.runner.say_standby()
 
     async def _adapt(self) -> None:
-        if self._is_misfit and self.runner.lanes:
-            # First it has to come back.
-            return
-        passed = self.runner.change(Created.from_stored(self.name, self.opened.settings), self.opened)
-        if passed is not None and self.runner.owned is not None:
-            await self._adopt(self.runner.owned, passed)
-        if self.runner.created.declaration.lease != self._lease:
-            self._over.set()
+        created, owned = Created.from_stored(self.name, self.opened.settings), self.runner.owned
+        # The order comes last: by then nothing may be under way.
+        first = created if owned is None else created.ordered_as(self.runner.created)
+        passed = self.runner.change(first, self.opened)
+        if passed is not None and owned is not None:
+            await self._adopt(owned, passed)
+        if owned is not None and not self._is_reordered:
+            await self._reorder(owned, created)
 
     async def _adopt(self, owned: Owned, passed: Cursor) -> None:
         """Another filter, from here on. Nothing is written meanwhile: that would be taken for the old one's."""
@@ -241,9 +260,60 @@ class Attended:
             except Unavailable as error:
                 self._lost(owned, error)
 
+    async def _reorder(self, owned: Owned, created: Created) -> None:
+        """Another order, from here on: rows get their keys by it, then what is in memory."""
+        with owned.unwritten():
+            while owned.exchanging:
+                await owned.changes()
+            if owned.leaves or owned.lost:
+                # Whoever takes it next does it.
+                return
+            try:
+                rows = await self._rekey(owned.held, created, owned.lane.stored_rows)
+            except (Stale, Unavailable) as error:
+                self._lost(owned, error)
+                return
+            if not owned.lost:
+                self.runner.reorder(created, rows)
+
+    async def _rekey(self, held: Held, created: Created, known: Mapping[int, int | None]) -> dict[int, Row]:
+        """Gives rows their keys; what is stored now of those that are known."""
+        opened = self.opened
+        places = RowPlaces(created.declaration.ordered_by, 1, Rows(self._place.log.database, self._place.reader))
+        positions = await self._stored.row_positions(opened.id)
+        placed = [each for page in batched(positions) for each in await places(page)]
+        rows = await self._stored.rekey(held, opened.newest, placed, known)
+        if self.opened is opened:
+            self.opened = msgspec.structs.replace(opened, rekeys=False)
+        return rows
+
+    async def prepare(self, held: Held, state: LaneState[Message[Any]]) -> LaneState[Message[Any]]:
+        """A lane was taken: its rows may still have their keys by an order before."""
+        if not self.opened.rekeys:
+            return state
+        running = {loaded.row.position: loaded.row for loaded in state.running}
+        known = {position: row.revision for position, row in running.items()}
+        try:
+            rows = running | await self._rekey(held, self.runner.created, known)
+        except Stale as error:
+            raise Unavailable("another process has taken the lane") from error
+        return msgspec.structs.replace(
+            state, running=[Loaded(rows[each.row.position], each.message) for each in state.running]
+        )
+
+    async def _change_lease(self) -> None:
+        """Another lease is in force at once. Whoever wants a longer one than those it is among leaves them, when
+        nothing of it is out."""
+        self._is_leased = False
+        with suppress(Unavailable):
+            await self._company.change_lease(self, self._lease)
+            self._is_leased = True
+        if self._company.lease < self._lease and not self.runner.in_flight:
+            self._over.set()
+
     def _follow(self) -> None:
         """Tells that a change is in force here."""
-        if not self._is_misfit and self.opened.acted != self._follows:
+        if self._is_reordered and self._is_leased and self.opened.acted != self._follows:
             self._follows = self.opened.acted
             self._news.set()
 
@@ -256,11 +326,6 @@ class Attended:
         self.journal.warning("it was deleted: its consumers end")
         self.runner.end(DELETED)
         self._end()
-
-
-def _shape(created: Created) -> tuple[str, str, float]:
-    """What cannot change while the lane is here."""
-    return created.strategy, created.declaration.orders, created.declaration.lease
 
 
 def _known(task: asyncio.Task[None]) -> None:

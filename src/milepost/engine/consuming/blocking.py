@@ -8,6 +8,7 @@ from milepost.dispatch import Route
 from milepost.engine.consuming.consumer import Consumer, Settled
 from milepost.engine.consuming.delivery import Delivery
 from milepost.engine.consuming.statistics import ConsumerStatistics
+from milepost.engine.values import instances
 from milepost.errors import ConsumerClosed
 from milepost.log.message import Message
 
@@ -173,10 +174,10 @@ class SyncConsumer:
         """
         return self._waits(
             self._consumer.settle(
-                ack=_async(ack),
-                retry=_async(retry),
-                park=_async(park),
-                skip=_async(skip),
+                ack=_async("ack", ack),
+                retry=_async("retry", retry),
+                park=_async("park", park),
+                skip=_async("skip", skip),
                 after=after,
                 reason=reason,
             )
@@ -239,5 +240,5 @@ async def _asked(consumer: Consumer) -> ConsumerStatistics:
     return consumer.statistics()
 
 
-def _async(deliveries: Iterable[SyncDelivery]) -> list[Delivery]:
-    return [each.delivery for each in deliveries]
+def _async(name: str, deliveries: Iterable[SyncDelivery]) -> list[Delivery]:
+    return [each.delivery for each in instances(name, SyncDelivery, deliveries)]

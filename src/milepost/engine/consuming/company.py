@@ -20,12 +20,17 @@ R = TypeVar("R")
 
 
 class Company:
-    """Lives among others while subscriptions of one lease have consumers here; one heart beats for all."""
+    """Lives among others while subscriptions of one lease have consumers here; one heart beats for all.
+
+    When the lease of one of them changes, the shortest holds for all that are in it.
+    """
 
     def __init__(self, place: Place, lease: float, clock: Clock) -> None:
         self.sharing: Sharing[Attended] = Sharing(place, grace=GRACE, changed=_nothing, clock=clock)
-        self._lease = lease
-        self._members = 0
+        self.lease = lease
+        """Seconds after which others take over from this process, if it gives no sign of life."""
+        self._leases: dict[object, float] = {}
+        """What each of those that are in it wants."""
         self._begun = asyncio.Event()
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -36,16 +41,24 @@ class Company:
         return self._over.is_set() or (self._task is not None and self._task.done())
 
     @asynccontextmanager
-    async def joined(self) -> AsyncIterator[None]:
+    async def joined(self, member: object, lease: float) -> AsyncIterator[None]:
         """One more is in it from the beginning of the block to its end; the last one ends it."""
-        self._members += 1
+        self._leases[member] = lease
         try:
             await self.unless_it_ends(self._begun.wait())
             yield
         finally:
-            self._members -= 1
-            if not self._members:
+            del self._leases[member]
+            if not self._leases:
                 await self._end()
+
+    async def change_lease(self, member: object, lease: float) -> None:
+        """One that is in it wants another lease."""
+        self._leases[member] = lease
+        shortest = min(self._leases.values())
+        if shortest != self.lease:
+            await self.sharing.change_lease(shortest)
+            self.lease = shortest
 
     async def unless_it_ends(self, coroutine: Coroutine[Any, Any, R]) -> R:
         """What the coroutine gives; raises what ended the company, if that comes first."""
@@ -61,7 +74,7 @@ class Company:
             await end(wanted)
 
     async def _live(self) -> None:
-        async with self.sharing.running(self._lease, is_blocked=_never, exits=False):
+        async with self.sharing.running(self.lease, is_blocked=_never, exits=False):
             self._begun.set()
             await self._over.wait()
             await self.sharing.leave()
@@ -77,15 +90,16 @@ class Companies:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._by_lease: dict[float, Company] = {}
+        self._companies: list[Company] = []
 
     def of(self, place: Place, lease: float) -> Company:
         """The one that can be joined."""
-        company = self._by_lease.get(lease)
-        if company is None or company.is_over:
-            self._by_lease = {known: each for known, each in self._by_lease.items() if not each.is_over}
-            self._by_lease[lease] = company = Company(place, lease, self._clock)
-        return company
+        self._companies = [each for each in self._companies if not each.is_over]
+        for company in self._companies:
+            if company.lease == lease:
+                return company
+        self._companies.append(Company(place, lease, self._clock))
+        return self._companies[-1]
 
 
 def _nothing() -> None:

@@ -16,12 +16,13 @@ import msgspec
 from milepost.dispatch import Delivery as Claim
 from milepost.dispatch import Route
 from milepost.engine.consuming.allowance import FEW, Allowance
-from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.consuming.delivery import RETRY_AFTER, Delivery
 from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
 from milepost.engine.consuming.routing import Routing
 from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers, RouteInfo
 from milepost.engine.journal import Journal
 from milepost.engine.tracebacks import reason_of
+from milepost.engine.values import checked, instances, whole
 from milepost.errors import ConsumerClosed
 from milepost.log.message import Message
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from milepost.engine.consuming.desk import Desk
 
 AnyClaim = Claim[Message[Any]]
+
+BATCH_LIMIT = whole(1)
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -59,6 +62,7 @@ class Consumer:
         *,
         name: str | None = None,
         lost: Callable[[Sequence[AnyClaim], str], None] | None = None,
+        recalled: Callable[[], None] | None = None,
     ) -> None:
         self.name = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{uuid4().hex[:8]}"
         """What it was called, or the machine and the process; and something of its own."""
@@ -69,6 +73,7 @@ class Consumer:
         self._attend = attend
         self._left = left
         self._told_lost = lost
+        self._told_recalled = recalled
         self._desk: Desk | None = None
         self._arrived: deque[Delivery] = deque()
         self._news = asyncio.Event()
@@ -176,8 +181,7 @@ class Consumer:
 
     async def next_batch(self, limit: int = 100) -> list[Delivery]:
         """The next of these lists; raises `ConsumerClosed` when there is none."""
-        if limit < 1:
-            raise ValueError(f"limit: a whole number of at least 1 is wanted, not {limit}")
+        checked("limit", BATCH_LIMIT, limit)
         while not (batch := self.at_hand(limit)):
             await self.more()
         return batch
@@ -218,6 +222,15 @@ class Consumer:
         self._arrived.clear()
         self._news.set()
         return claims
+
+    def recall(self) -> list[AnyClaim]:
+        """Nothing is to run for a moment: returns what nobody has looked at, which goes back; for the desk.
+
+        Who has handed it on is told to give back what nobody has begun with.
+        """
+        if self._told_recalled is not None:
+            self._told_recalled()
+        return self.untaken()
 
     def look(self) -> None:
         """Something that it had is no longer its own; for the desk."""
@@ -273,14 +286,15 @@ class Consumer:
         moved: list[int] = []
         refused: list[int] = []
         words: dict[str, Any] = {"reason": reason}
-        given: tuple[tuple[How, Iterable[Delivery], dict[str, Any]], ...] = (
-            ("ack", ack, {}),
-            ("retry", retry, {**words, "after": after}),
-            ("park", park, words),
-            ("skip", skip, words),
+        # All of it is looked at before anything is settled.
+        checked("after", RETRY_AFTER, after)
+        given: tuple[tuple[How, list[Delivery], dict[str, Any]], ...] = (
+            ("ack", instances("ack", Delivery, ack), {}),
+            ("retry", instances("retry", Delivery, retry), {**words, "after": after}),
+            ("park", instances("park", Delivery, park), words),
+            ("skip", instances("skip", Delivery, skip), words),
         )
-        for how, deliveries, with_words in given:
-            asked = list(dict.fromkeys(deliveries))
+        for how, asked, with_words in given:
             late = set(self.settled(how, asked, **with_words)) if asked else set[Delivery]()
             moved += [each.position for each in asked if each not in late]
             refused += [each.position for each in asked if each in late]
@@ -329,7 +343,8 @@ class Consumer:
         if self.desk.is_overdue(delivery.claim):
             return "timed out: it may be with another consumer by now"
         return (
-            "is no longer this consumer's: it was late, or the connection to the database was lost; it comes again"
+            "is no longer this consumer's: it was late, an operator took it back, or the connection to the "
+            "database was lost; it comes again"
         )
 
     # Time

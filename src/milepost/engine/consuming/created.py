@@ -5,13 +5,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from milepost.engine.consuming.options import Created
-from milepost.engine.control import PAUSES, Control
+from milepost.engine.control import PAUSED, PAUSES, Control
 from milepost.engine.declaration import a_name
 from milepost.engine.declaring import RowPlaces
 from milepost.engine.info import Overview
 from milepost.engine.place import Place
 from milepost.engine.rows import Rows
-from milepost.engine.start import start_of
+from milepost.engine.start import refuse_beyond_end, start_of
+from milepost.engine.unknown import unknown_subscription
 from milepost.engine.values import checked
 from milepost.errors import (
     AlreadyExists,
@@ -19,15 +20,15 @@ from milepost.errors import (
     DeclaredInCode,
     MilepostError,
     NotConfirmed,
-    UnknownSubscription,
 )
 from milepost.progress.created import PostgresCreated
 from milepost.progress.postgresql import ROWS
 from milepost.progress.protocol import Definition, Opened
-from milepost.suggestions import closest
 
 REORDER = 60.0
-"""Seconds that consumers have to settle what they have, when the order changes."""
+"""Seconds to put another order in force where processes come and go."""
+COMES = 1.0
+"""Seconds after which somebody who has taken the lane meanwhile is asked to put another order in force."""
 FOLLOW = 60.0
 """Seconds that the process with the consumers has to follow a change."""
 IfExists = Literal["update", "error", "ignore"]
@@ -45,15 +46,9 @@ async def find(place: Place, group: str, name: str) -> Opened:
     """A subscription as it is stored; raises `UnknownSubscription`."""
     opened = await stored_in(place).find(group, name)
     if opened is None:
-        raise await _unknown(place, f"{group}/{name}")
+        known = [(standing.group, standing.name) for standing in await place.services.progress.standings()]
+        raise unknown_subscription(group, name, known, otherwise=": create it with mp.create_subscription")
     return opened
-
-
-async def _unknown(place: Place, address: str) -> UnknownSubscription:
-    known = [f"{standing.group}/{standing.name}" for standing in await place.services.progress.standings()]
-    if close := closest(address, known):
-        return UnknownSubscription(address, f": did you mean {close!r}?")
-    return UnknownSubscription(address, ": create it with mp.create_subscription")
 
 
 async def create(place: Place, group: str, created: Created, if_exists: IfExists) -> str:
@@ -61,6 +56,7 @@ async def create(place: Place, group: str, created: Created, if_exists: IfExists
     check_if_exists(if_exists)
     checked("group", a_name, group)
     await place.services.progress.open()
+    await _refuse_start(place, group, created)
     definition = await _definition(place, group, created)
     await place.services.cover(definition.start.end, definition.log_life)
     outcome = await stored_in(place).create(definition, created.stored(), if_exists)
@@ -77,9 +73,10 @@ async def create(place: Place, group: str, created: Created, if_exists: IfExists
             )
         case "reorders":
             await _reorder(place, definition, created)
+            return "updated"
         case "updated":
             await _followed(place, group, created.declaration.name)
-    return "updated" if outcome == "reorders" else outcome
+    return outcome
 
 
 async def update(place: Place, group: str, name: str, changes: Mapping[str, Any]) -> None:
@@ -101,6 +98,8 @@ def check_changes(changes: Mapping[str, Any]) -> None:
         raise ValueError("nothing to update: name an option and its new value")
     if "start" in changes:
         raise ValueError("start: it has begun already; move it instead, to any place that start can name")
+    if "paused" in changes:
+        raise ValueError(PAUSED)
 
 
 async def _followed(place: Place, group: str, name: str) -> None:
@@ -115,6 +114,13 @@ async def _followed(place: Place, group: str, name: str) -> None:
         pause = min(pause * 1.5, longest)
 
 
+async def _refuse_start(place: Place, group: str, created: Created) -> None:
+    """Where one begins counts when it is new, and never again."""
+    start = created.declaration.start
+    if isinstance(start, int) and created.declaration.name not in await place.services.progress.known(group):
+        await refuse_beyond_end("start", start, place.log)
+
+
 async def _definition(place: Place, group: str, created: Created) -> Definition:
     life = await place.services.progress.life()
     start, since = await start_of(created.declaration.start, place.log)
@@ -126,16 +132,33 @@ async def _definition(place: Place, group: str, created: Created) -> Definition:
         orders=created.declaration.orders,
         start=start,
         since=since,
+        paused=created.declaration.paused,
         life=life,
         log_life=None if isinstance(created.declaration.start, int) else place.log.horizon.life,
     )
 
 
 async def _reorder(place: Place, definition: Definition, created: Created) -> None:
-    """Another order: nothing may be in flight when rows get their new keys."""
+    """Another order, of a subscription whose lane nobody has; somebody may come meanwhile, and do it."""
+    end = asyncio.get_running_loop().time() + REORDER
+    while True:
+        try:
+            await _rekey(place, definition, created)
+        except NotConfirmed:
+            if asyncio.get_running_loop().time() >= end:
+                raise
+        else:
+            return
+        if await stored_in(place).create(definition, created.stored(), "update") != "reorders":
+            await _followed(place, definition.group, definition.name)
+            return
+
+
+async def _rekey(place: Place, definition: Definition, created: Created) -> None:
+    """Rows get their new keys behind a barrier."""
     standing = await Overview(place).standing(definition.group, definition.name)
     rows = Rows(place.log.database, place.reader)
-    async with Control(place, standing).behind_barrier("its order changes", REORDER) as (stands, barrier):
+    async with Control(place, standing).behind_barrier("its order changes", COMES) as (stands, barrier):
         places = RowPlaces(created.declaration.ordered_by, 1, rows)
         positions = await stored_in(place).row_positions(stands.id)
         placed = [each for page in batched(positions) for each in await places(page)]

@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 from milepost.dispatch import Delivery as Claim
 from milepost.engine.consuming.verdict import verdict
+from milepost.engine.values import checked, optional, seconds
 from milepost.errors import Lost
 from milepost.log.message import Message
 
 if TYPE_CHECKING:
     from milepost.engine.consuming.consumer import Consumer
+
+RETRY_AFTER = optional(seconds())
+"""What may be said of when a delivery comes again; None: as the subscription's policy says."""
+EXTEND_BY = seconds(more=True)
 
 
 class Delivery:
@@ -70,6 +75,7 @@ class Delivery:
 
         With `count=False` it is no attempt, and comes again after `after` seconds, at once by default.
         """
+        checked("after", RETRY_AFTER, after)
         self._settle("retry", after=after, reason=reason, count=count)
 
     async def park(self, reason: str = "") -> None:
@@ -87,6 +93,7 @@ class Delivery:
 
     async def extend(self, seconds: float) -> None:
         """It times out so many seconds from now."""
+        checked("seconds", EXTEND_BY, seconds)
         if self._consumer.extend([self], seconds):
             raise self._lost()
 
@@ -110,7 +117,7 @@ class Delivery:
 
     def _refused(self, error: Exception) -> bool:
         """Settles it by what a block raised; whether that was too late."""
-        how, words = verdict(error)
+        how, words = verdict(error, self.message)
         if "error" in words:
             words["raised"] = error
         return bool(self._consumer.settled(how, [self], **words))

@@ -1,10 +1,10 @@
 """Where the consumers of a subscription in this process get their deliveries."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, Route, Routes
+from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, LimitReached, Route, Routes, Row
 from milepost.engine.clock import Clock
 from milepost.engine.consuming.consumer import AnyClaim, Consumer
 from milepost.engine.consuming.endings import TOO_MANY
@@ -18,15 +18,18 @@ from milepost.engine.pages import Pages
 from milepost.engine.place import Place
 from milepost.engine.reading import Reading
 from milepost.engine.rows import Rows
+from milepost.engine.stopped import StoppedLanes
 from milepost.engine.telling import Telling
 from milepost.engine.writing import Writing
 from milepost.errors import ConsumerClosed, Unavailable
-from milepost.log.message import Message
+from milepost.log.message import Message, id_in
 from milepost.names import bucket_of
 from milepost.progress.protocol import Held, Opened
 
 LANE_LOST = "another process has the subscription, or the connection to the database was lost"
 """Why what consumers had is no longer theirs, when the lane is lost."""
+TAKEN_BY_OPERATOR = "an operator took it back, to do something to the subscription"
+"""Why what consumers had is no longer theirs, when nobody waited for it."""
 PATIENCE = 0.1
 """The share of its time-out, at most a second of it, for which a delivery may wait for its consumer unnoticed."""
 
@@ -49,6 +52,7 @@ class Desk:
         lost: Callable[[Owned, Exception], None],
         is_elsewhere: Callable[[], bool],
         news: Callable[[], None],
+        reports_soon: Callable[[], None],
     ) -> None:
         self.created = created
         self.journal = journal
@@ -71,6 +75,7 @@ class Desk:
         """Whether something is settled that is not written: whoever writes knows how long that may wait."""
         self._hurrying = 0
         """How many wait until what is settled is written."""
+        self._stopped_lanes = StoppedLanes(journal, self.lanes, reports_soon)
         self.settler = Settler(self, clock, journal)
         self.handing = Handing(self, clock, place.solitude)
         self.reading = self._new_reading()
@@ -109,6 +114,11 @@ class Desk:
     def standby(self) -> bool:
         """Whether another process has the lane."""
         return not self.lanes and self._is_elsewhere()
+
+    @property
+    def recalls(self) -> bool:
+        """Whether what nobody has begun with is wanted back."""
+        return any(owned.closing for owned in self.lanes.values())
 
     def say_standby(self) -> None:
         """Tells, once, that this process stands by, if it does."""
@@ -160,14 +170,33 @@ class Desk:
         if self.telling is not None:
             self.telling.lost(owned.number, error)
 
-    async def close(self, owned: Owned) -> Exchange[Message[Any]] | None:
-        """Ends the lane in good order: nothing more goes out, and what is out is settled or times out."""
+    async def close(self, owned: Owned) -> bool:
+        """Nothing more goes out, and what is out is settled or times out; False if it was reopened instead."""
         owned.closing = True
         self.settler.flush()
         for consumer in self.consumers.values():
-            owned.lane.give_back(consumer.untaken())
+            owned.lane.give_back(consumer.recall())
         self.look()
-        await owned.at_rest()
+        return await owned.closed()
+
+    def reopen(self, owned: Owned) -> None:
+        """The lane was being closed, and goes on."""
+        owned.reopen()
+        self._lanes_changed()
+        self.look()
+
+    def take_back(self) -> None:
+        """What consumers have is theirs no longer: it goes to others, which is no attempt."""
+        self.settler.flush()
+        for owned in self.lanes.values():
+            for delivery in owned.take_back():
+                self.journal.taken_back(delivery.message, delivery.attempt)
+                if (consumer := self.consumers.get(delivery.consumer or "")) is not None:
+                    consumer.tell_lost([delivery], TAKEN_BY_OPERATOR)
+        self.look()
+
+    def finish(self, owned: Owned) -> Exchange[Message[Any]] | None:
+        """Ends the lane, which is closed, in good order; what is left to write."""
         owned.lane.close()
         return owned.lane.exchange(self._clock.now())
 
@@ -183,6 +212,7 @@ class Desk:
         self.writing.writes_for(self.lanes)
         self._solitude.wants(self.handing, False)
         self._solitude.settled()
+        self._stopped_lanes.look()
         self._news()
         self.handing.wake()
 
@@ -230,6 +260,7 @@ class Desk:
 
     def filled(self, owned: Owned) -> None:
         """The lane has got messages."""
+        self._stopped_lanes.filled(owned)
         if owned.lane.urgent(self._clock.now()):
             self.writing.look()
         self.handing.wake()
@@ -242,6 +273,7 @@ class Desk:
         """The lane's progress is written, and what it asked is known."""
         owned.looks_first = False
         self._has_settled = owned.lane.settled > 0
+        self._stopped_lanes.exchanged(owned)
         self.reading.room()
         self.handing.wake()
         self._follow_breaker()
@@ -368,6 +400,11 @@ class Desk:
         return self.settler.last_error
 
     @property
+    def stopped(self) -> Mapping[int, LimitReached]:
+        """The lane if it reads no further, and why."""
+        return self._stopped_lanes.limits
+
+    @property
     def in_flight(self) -> int:
         """How many messages are with consumers."""
         return sum(owned.lane.in_flight for owned in self.lanes.values())
@@ -387,6 +424,9 @@ class Desk:
     def change(self, created: Created, opened: Opened) -> Cursor | None:
         """Other settings from now on. If something else is selected: what was judged by then, and stays so."""
         before = (self.created.declaration.selects(), self._opened.since)
+        if created.strategy != self.created.strategy:
+            for owned in self.lanes.values():
+                owned.lane.share_by(created.strategy, _BUCKETS.get(created.strategy))
         self.created, self._opened = created, opened
         settings = created.dispatch_settings()
         self._breaker.stall_after, self._breaker.pace = settings.stall_after, settings.retry.delay
@@ -400,14 +440,23 @@ class Desk:
         self.reading.change(self._new_pages())
         return self.owned.lane.unread() if self.owned is not None else None
 
+    def reorder(self, created: Created, rows: Mapping[int, Row]) -> None:
+        """Another order from now on; `rows` has what is stored now of those that the lane knows."""
+        self.created = created
+        settings = created.dispatch_settings()
+        for owned in self.lanes.values():
+            owned.lane.reorder(settings, created.declaration.ordered_by.key, rows)
+        self.writing.change(settings, created.declaration.checkpoint)
+        self.look()
+
 
 def _by_stream(message: Message[Any]) -> int:
     return bucket_of(message.stream)
 
 
 def _by_correlation(message: Message[Any]) -> int:
-    correlation = message.metadata.get("correlation_id")
-    return bucket_of(str(correlation)) if isinstance(correlation, str | int) else bucket_of(message.stream)
+    correlation = id_in(message.metadata, "correlation_id")
+    return bucket_of(message.stream if correlation is None else str(correlation))
 
 
 _BUCKETS: dict[str, Callable[[Message[Any]], int]] = {

@@ -44,10 +44,12 @@ class Desks:
         *,
         called: str | None = None,
         lost: Callable[[Sequence[AnyClaim], str], None] | None = None,
+        recalled: Callable[[], None] | None = None,
     ) -> Consumer:
         """A consumer that comes when its block begins, and goes when that ends.
 
-        `called` is a name for people. `lost` is told of deliveries that are no longer its own, and why.
+        `called` is a name for people. `lost` is told of deliveries that are no longer its own, and why. `recalled`
+        is called when what it has handed on is wanted back, as far as nobody has begun with it.
         """
 
         async def attend(consumer: Consumer) -> Desk:
@@ -56,7 +58,7 @@ class Desks:
         async def left(consumer: Consumer) -> None:
             await self._left((group, name), consumer)
 
-        return Consumer(attend, left, routes, name=called, lost=lost)
+        return Consumer(attend, left, routes, name=called, lost=lost, recalled=recalled)
 
     def owns(self, group: str, name: str) -> bool:
         """Whether this process has the lane of a subscription."""

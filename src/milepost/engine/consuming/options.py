@@ -19,7 +19,7 @@ from milepost.suggestions import suggestion
 DEFAULTS: Final[Mapping[str, Any]] = {"ordered_by": None, "on_park": "continue"}
 """Where a subscription for consumers begins otherwise than one with handlers: consumers compete."""
 
-_NOT_HERE = ("lanes", "batch", "concurrency", "renamed_from")
+_NOT_HERE = ("lanes", "batch", "concurrency", "isolation", "renamed_from")
 _OWN: dict[str, Check[Any]] = {
     "strategy": one_of(*STRATEGIES),
     "max_consumers": optional(whole(1, MOST)),
@@ -73,6 +73,7 @@ class Created:
     def from_stored(cls, name: str, stored: Mapping[str, Any]) -> "Created":
         """As it was created."""
         values = dict(stored)
+        # `start` and `paused` are for a new one, and `paused` is not stored: its status says that.
         values.pop("start", None)
         values["retry"] = Retry(**stored["retry"])
         values["checkpoint"] = Checkpoint(**stored["checkpoint"])
@@ -112,6 +113,10 @@ class Created:
         """Stored settings in the order in which they are documented."""
         order = cls.of("any", {}).stored()
         return {name: _as(order[name], stored[name]) for name in order if name in stored}
+
+    def ordered_as(self, other: "Created") -> "Created":
+        """The same in another's order."""
+        return replace(self, declaration=replace(self.declaration, ordered_by=other.declaration.ordered_by))
 
     def changed(self, changes: Mapping[str, Any]) -> "Created":
         """With other options; those that are not given stay."""

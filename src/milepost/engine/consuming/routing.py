@@ -1,5 +1,7 @@
 """The routes of a consumer: what it asks for, and how that changes."""
 
+import re
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -18,6 +20,7 @@ _CHECKS: dict[str, Check[Any]] = {
     "capacity": whole(0, _LARGEST),
     "capacity_bytes": whole(0, _LARGEST),
 }
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 OPTIONS: Final = ("where", *_CHECKS)
 """Of a consumer that has one route."""
 
@@ -51,9 +54,7 @@ class Routing:
     def named(self, most: int | None) -> list[Route]:
         """As the core knows them, with room for so many messages at most; but for one in each, if it has any."""
         share = _LARGEST if most is None else max(1, most // len(self.routes))
-        return [
-            replace(route, name=name, capacity=min(route.capacity, share)) for name, route in self._by_name.items()
-        ]
+        return [route.renamed(name, capacity=min(route.capacity, share)) for name, route in self._by_name.items()]
 
     def word_for(self, claim: Claim[Message[Any]]) -> str:
         """The name of the route that a delivery came by, or its expression."""
@@ -76,6 +77,10 @@ class Routing:
 
     def without(self, route: Route) -> "Routing":
         """One less."""
+        if not isinstance(route, Route):
+            raise ValueError(  # noqa: TRY004 - as with every option
+                f"Route(…) is wanted, one of consumer.routes, not {route!r}"
+            )
         if route not in self.routes:
             raise ValueError(f"this consumer has no route {str(route)!r}")
         if len(self.routes) == 1:
@@ -88,18 +93,19 @@ class Routing:
     def _followed_by(self, routes: Sequence[Route]) -> "Routing":
         """The new ones. Without a name, one that was there before stays the same, and so does a place."""
         unnamed = [name for name in self._names if name.startswith("#")]
-        kept = {name: route for name, route in self._by_name.items() if name in unnamed and route in routes}
-        free = [name for name in unnamed if name not in kept]
+        wanted, kept = set(routes), dict[Route, deque[str]]()
+        free = deque[str]()
+        for name in unnamed:
+            known = self._by_name[name]
+            (kept.setdefault(known, deque()) if known in wanted else free).append(name)
         names, given = list[str](), self._given
         for route in routes:
-            same = next((name for name, known in kept.items() if known == route), None)
             if route.name is not None:
                 names.append(f"={route.name}")
-            elif same is not None:
-                del kept[same]
-                names.append(same)
+            elif same := kept.get(route):
+                names.append(same.popleft())
             elif free:
-                names.append(free.pop(0))
+                names.append(free.popleft())
             else:
                 given += 1
                 names.append(f"#{given}")
@@ -134,6 +140,8 @@ def changed(routes: Sequence[Route], options: dict[str, Any]) -> Route:
 
 
 def _some(routes: Sequence[Route]) -> list[Route]:
+    if not isinstance(routes, Iterable):
+        raise ValueError(f"a list of Route(…) is wanted, not {routes!r}")  # noqa: TRY004 - as with every option
     if not routes:
         raise ValueError("a consumer has at least one route; without any option it takes everything")
     return [_route(route) for route in routes]
@@ -152,6 +160,5 @@ def _route(route: Any) -> Route:
 
 def _check_text(where: str) -> None:
     """Refuses a filter that cannot be stored: of a message that waits for room it is said in which route."""
-    for offset, character in enumerate(where):
-        if character == "\0" or "\ud800" <= character <= "\udfff":
-            raise FilterError("syntax", offset, f"no message has {character!r} in a property: take it out")
+    if found := _UNSTORABLE.search(where):
+        raise FilterError("syntax", found.start(), f"no message has {found[0]!r} in a property: take it out")

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from milepost.dispatch.reasons import one_line
 from milepost.engine.clock import Clock
 from milepost.engine.consuming.statistics import How, Numbers
 from milepost.engine.journal import Journal
@@ -92,9 +93,10 @@ class Settler:
                 lane.retry(claims, now, **words)
         self._count(consumer, how, latencies)
         consumer.has_settled(len(claims))
-        self._write_down(claims, words.get("reason", ""), raised, is_skipped=how == "skip")
+        reason = one_line(words.get("reason", ""))
+        self._write_down(claims, reason, raised, is_skipped=how == "skip")
         if how != "skip":
-            self.failed(claims, words.get("reason") or how)
+            self.failed(claims, reason or how)
         self._desk.look()
 
     def timed_out(self, consumer: "Consumer", overdue: "Sequence[AnyClaim]") -> None:

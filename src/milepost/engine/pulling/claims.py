@@ -7,12 +7,14 @@ import msgspec
 
 from milepost.engine.pulling.pulled import PulledDelivery
 from milepost.engine.pulling.stock import Found
-from milepost.errors import MilepostError, UnknownSubscription
+from milepost.engine.unknown import unknown_subscription
+from milepost.errors import MilepostError
 from milepost.log.connections import Executor
 from milepost.log.message import Message
 from milepost.log.reader import Reader
 from milepost.progress.pulling import Claim, NotPulled, PostgresPulling, Reply, Request, Settlement, Taken
 
+HOW_TO_CREATE = ': create it with mp.create_subscription(…, tracking="all")'
 GONE = "its message is no longer in the log"
 
 
@@ -49,6 +51,9 @@ class Claims:
         request = msgspec.structs.replace(self._request, limit=self.room, bytes=self._request.bytes - self._size)
         scanned = None if found is None else found.scanned
         told = await self._pulling.pull(self._executor, request, own=self._own, scanned=scanned)
+        if told is None:
+            known = await self._pulling.addresses(self._executor)
+            raise unknown_subscription(self._request.group, self._request.name, known, otherwise=HOW_TO_CREATE)
         reply = _accepted(told, self._request)
         self._size += reply.size
         self._unread = reply.unread
@@ -87,11 +92,9 @@ class Claims:
             await self._pulling.settle(self._executor, lost)
 
 
-def _accepted(told: Reply | NotPulled | None, request: Request) -> Reply:
+def _accepted(told: Reply | NotPulled, request: Request) -> Reply:
     address = f"{request.group}/{request.name}"
     match told:
-        case None:
-            raise UnknownSubscription(address, ': create it with mp.create_subscription(…, tracking="all")')
         case NotPulled(in_code=True):
             raise MilepostError(
                 f"{address} has handlers in a program, and nothing of it can be pulled: create another "

@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from milepost.dispatch.reasons import one_line
 from milepost.engine.pulling.pulled import PulledDelivery
 from milepost.engine.pulling.telling import Ended
 from milepost.engine.tracebacks import reason_of, traceback_of
@@ -66,13 +67,13 @@ class Settling:
         for given, why in each(several, reason):
             claim = given.claim if isinstance(given, PulledDelivery) else _claim(outcome, given)
             self._given.append((given, claim))
+            if len(self._given) > MOST:
+                raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
             if claim is None:
                 continue
             before = wanted.setdefault(claim, _settlement(claim, outcome, why))
             if before.outcome != outcome:
                 raise ValueError(f"the delivery of position {claim.position} is in {before.outcome} and {outcome}")
-            if len(wanted) > MOST:
-                raise TooLarge("settle", f"more than {MOST:,} deliveries at once")
             if isinstance(why, BaseException):
                 self._raised[claim] = why
 
@@ -116,9 +117,11 @@ def each(several: Several, reason: Reason) -> Iterator[tuple[Any, Reason]]:
         yield several, reason
     elif isinstance(several, Mapping):
         yield from several.items()
-    else:
+    elif isinstance(several, Iterable):
         for given in several:
             yield given, reason
+    else:
+        raise TypeError(f"a delivery or its token is wanted, or several, not {several!r}")
 
 
 def a_uuid(value: Any) -> UUID:
@@ -136,6 +139,6 @@ def _claim(outcome: Outcome, given: object) -> Claim | None:
 
 def _settlement(claim: Claim, outcome: Outcome, reason: Reason) -> Settlement:
     if isinstance(reason, str):
-        return Settlement(claim, outcome, reason)
+        return Settlement(claim, outcome, one_line(reason))
     failure = Failure.of(reason) if isinstance(reason, BaseException) else reason
-    return Settlement(claim, outcome, failure.reason, failure.error)
+    return Settlement(claim, outcome, one_line(failure.reason), failure.error)

@@ -40,7 +40,6 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stream: list[str] | None
     types: list[str] | None
     where: str | None
-    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -87,17 +86,13 @@ def selecting(text: str) -> Selecting | None:
         stored = msgspec.json.decode(text, type=_Stored)
         # Not compiled: the text may have grown beyond what a user may write.
         where = None if stored.where is None else parse(stored.where)
-        types = None if stored.types is None else _types(frozenset(stored.types), exact=stored.exact)
+        types = None if stored.types is None else Types.of(frozenset(stored.types))
     except (msgspec.MsgspecError, MilepostError):
         return None
     selection = Selection(_set(stored.category), _set(stored.stream), types)
     return Selecting(
         selection, {"category": stored.category, "stream": stored.stream, "type": stored.types}, where
     )
-
-
-def _types(names: frozenset[str], *, exact: bool) -> Types:
-    return Types(names, None) if exact else Types.of(names)
 
 
 def _set(names: list[str] | None) -> frozenset[str] | None:

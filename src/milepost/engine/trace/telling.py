@@ -113,4 +113,7 @@ def _stopped(found: Whereabouts, lane: StoredLane | None, surroundings: Surround
         return subscription.barrier
     if not any(each.held for each in ([lane] if lane else subscription.lanes)):
         return "no worker has its lane"
-    return f"the subscription is stalled: {subscription.stalled}" if subscription.stalled else None
+    if subscription.stalled:
+        return f"the subscription is stalled: {subscription.stalled}"
+    stopped = next((each.stopped for each in ([lane] if lane else subscription.lanes) if each.stopped), None)
+    return f"its lane reads no further: {stopped}" if stopped and found.state == "not reached" else None

@@ -11,12 +11,12 @@ from milepost.engine.trace.telling import Surroundings, message_at, told
 from milepost.engine.trace.traced import Trace, Traced
 from milepost.engine.trace.way import Key, Way
 from milepost.engine.trace.whereabouts import Whereabouts
-from milepost.errors import InvalidMessage, MilepostError, UnknownSubscription
+from milepost.engine.unknown import unknown_subscription
+from milepost.errors import InvalidMessage, MilepostError
 from milepost.log.codec import check_stream
 from milepost.log.message import Message
 from milepost.log.reader import END, Query
 from milepost.progress.tracing import Around, KeyedMessage, StoredSubscription, Tracing
-from milepost.suggestions import suggestion
 
 LIMIT = 100
 """How many messages of a stream are traced, unless the caller says otherwise."""
@@ -48,7 +48,7 @@ class Tracer:
         before_version: int | None,
     ) -> Trace:
         """The newest messages of a stream, or those with an id, and what became of them."""
-        check_page(limit, before_version)
+        check_asked(target, limit, before_version)
         messages = await self._messages(target, limit, before_version)
         stored = await self._subscriptions(group, subscription)
         found = await self.whereabouts(messages, stored)
@@ -108,9 +108,8 @@ class Tracer:
         found = await self.tracing.subscriptions(group, name)
         if found or (group is None and name is None):
             return found
-        known = [f"{each.group}/{each.name}" for each in await self.tracing.subscriptions()]
-        meant = f"{group or '*'}/{name or '*'}"
-        raise UnknownSubscription(meant, suggestion(meant, known) if known else "; there is none at all")
+        known = [(each.group, each.name) for each in await self.tracing.subscriptions()]
+        raise unknown_subscription(group, name, known)
 
     async def _messages(self, target: str | UUID, limit: int, before_version: int | None) -> list[AnyMessage]:
         if isinstance(target, str):
@@ -182,12 +181,15 @@ def _as_id(target: str | UUID) -> UUID | None:
         return None
 
 
-def check_page(limit: int, before_version: int | None) -> None:
-    """Refuses what no page of a trace can be."""
+def check_asked(target: str | UUID, limit: int, before_version: int | None) -> None:
+    """Refuse what no trace can be of, and no page of one."""
+    if not isinstance(target, str | UUID):
+        raise InvalidMessage("target", f"a stream's name or a message's id is wanted, not {target!r}")
     _check("limit", limit, 1, MOST)
-    _check("before_version", before_version, 1, END)
+    if before_version is not None:
+        _check("before_version", before_version, 1, END)
 
 
-def _check(name: str, value: int | None, least: int, most: int) -> None:
-    if value is not None and not least <= value <= most:
-        raise InvalidMessage(name, f"a number from {least:,} to {most:,} is wanted, not {value:,}")
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidMessage(name, f"a whole number from {least:,} to {most:,} is wanted, not {value!r}")

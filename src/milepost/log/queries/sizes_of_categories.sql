@@ -4,9 +4,10 @@ from unnest(%(hashes)s::integer[]) as chosen(hash)
 cross join lateral (
     select m."position", m.size
     from :"schema".messages m
-    where m.category_hash = chosen.hash and m."position" > %(low)s and m."position" <= %(high)s
+    where (m.category_hash, m."position") > (chosen.hash, %(low)s)
+      and (m.category_hash, m."position") <= (chosen.hash, %(high)s)
       {{lanes}}
-    order by m."position"
+    order by m.category_hash, m."position"
     limit %(limit)s
 ) m
 order by m."position"

@@ -8,6 +8,7 @@ select json_build_object(
     'waiting', n.waiting, 'retrying', n.retrying, 'unrouted', n.unrouted, 'parked', n.parked, 'told', t.told,
     'cursors', l.cursors, 'owners', o.owners, 'holders', v.holders, 'outdated', coalesce(v.outdated, '[]'),
     'replays', (select json_object_agg(r.lane, r.ranges) from :"schema".replays r where r.subscription = s.id),
+    'stopped', coalesce((select json_agg(t) from :"schema".stopped_lanes(s) t), '[]'),
     'settings', case when not s.in_code then s.settings end, 'consumers', a.consumers, 'standby', a.standby
 )::text
 from :"schema".subscriptions s

@@ -36,6 +36,7 @@ cross join lateral (
         json_build_object(
             'position', c."position", 'ahead', c.ahead, 'replay', coalesce(r.ranges, '{}'), 
             'owner', coalesce(w.id, v.worker),
+            'stopped', (select t."limit" from :"schema".stopped_lanes(s) t where t.lane = g.lane limit 1),
             'held', c.epoch is not null and not c.released and (o.owner is null or w.id is not null))
         order by g.lane) as lanes
     from generate_series(0, s.lanes - 1) g(lane)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from milepost.server.access.secret import LONGEST, hashed
-from milepost.server.access.tokens import StoredToken, Tokens
+from milepost.server.access.tokens import InForce, StoredToken, Tokens
 
 FRESH = 2.0
 """Seconds for which what is known of the tokens serves everybody."""
@@ -22,7 +22,7 @@ class Doorkeeper:
     def __init__(self, tokens: Callable[[], Tokens]) -> None:
         self._tokens = tokens
         self._looking = asyncio.Lock()
-        self._in_force: Sequence[StoredToken] = ()
+        self._in_force = InForce()
         self._looked = self._noted = float("-inf")
         self._used: set[int] = set()
 
@@ -31,20 +31,32 @@ class Doorkeeper:
         if len(secret) > LONGEST:
             return None
         digest = hashed(secret)
-        found = _among(await self._known(FRESH), digest) or _among(await self._known(FRESH_ENOUGH), digest)
+        found = _among((await self._known(FRESH)).tokens, digest)
+        found = found or _among((await self._known(FRESH_ENOUGH)).tokens, digest)
         if found is not None:
             self._used.add(found.id)
         return found
 
     async def numbered(self, id: int) -> StoredToken | None:
         """The token in force with this number."""
-        return next((token for token in await self._known(FRESH) if token.id == id), None)
+        return next((token for token in (await self._known(FRESH)).tokens if token.id == id), None)
 
-    async def is_in_force(self, token: StoredToken) -> bool:
-        """Whether a token that was found before still is one, with the roles it had."""
-        return token in await self._known(FRESH)
+    async def is_in_force(self, token: StoredToken, session: bytes | None = None) -> bool:
+        """Return True if a token that was found before still is one, with the roles it had.
 
-    async def _known(self, age: float) -> Sequence[StoredToken]:
+        With the nonce of a session of that token: if that has not ended either.
+        """
+        known = await self._known(FRESH)
+        return token in known.tokens and session not in known.ended_sessions
+
+    async def end_session(self, token: StoredToken, session: bytes, seconds: float) -> None:
+        """End a session: here at once, on other servers when they look next. Remember that for so many seconds."""
+        # Whoever looks meanwhile may not see it yet, and would keep what they saw.
+        async with self._looking:
+            await self._tokens().end_session(token.id, session, seconds)
+            self._looked = float("-inf")
+
+    async def _known(self, age: float) -> InForce:
         if monotonic() - self._looked <= age:
             return self._in_force
         async with self._looking:

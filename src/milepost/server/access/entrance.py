@@ -1,8 +1,11 @@
 """Lets requests in, or not."""
 
+import asyncio
 import math
+from contextlib import suppress
 from typing import Literal
 
+from milepost.errors import Unavailable
 from milepost.server.access.attempts import Attempts
 from milepost.server.access.doorkeeper import Doorkeeper
 from milepost.server.access.role import Role
@@ -13,6 +16,8 @@ from milepost.server.problems import FORBIDDEN, TOO_MANY_ATTEMPTS, UNAUTHENTICAT
 Access = Literal["tokens", "local", "open"]
 """`tokens`: only with a token. `local`: without one, but only from this machine. `open`: somebody else looks."""
 
+STAY_SECONDS = 3.0
+"""Seconds between two looks at whether somebody who waits for an answer may still have it."""
 CHALLENGE = {"www-authenticate": 'Bearer realm="milepost"'}
 
 
@@ -55,13 +60,26 @@ class Entrance:
             UNAUTHENTICATED,
             "Send a header `authorization: Bearer …` with a token of `milepost token make`"
             if secret is None
-            else "This token was never made, or is revoked: ask for another",
+            else "This token was never made, is revoked, or has expired: ask for another",
             headers=CHALLENGE,
         )
 
     async def may_stay(self, visitor: Visitor) -> bool:
-        """Whether somebody who was let in, and is still here, may be: the token is in force."""
-        return visitor.token is None or await self._doorkeeper.is_in_force(visitor.token)
+        """Return True if somebody who was let in may go on: their token is in force, their session too."""
+        return visitor.token is None or await self._doorkeeper.is_in_force(visitor.token, visitor.session)
+
+    async def check_stay(self, visitor: Visitor) -> None:
+        """Refuse somebody who was let in and may not go on."""
+        if not await self.may_stay(visitor):
+            raise Refused(UNAUTHENTICATED, "The token was revoked, or has expired: ask for another")
+
+    async def refuse_in_time(self, visitor: Visitor) -> None:
+        """Wait until somebody who was let in may not go on; then refuse them."""
+        while True:
+            await asyncio.sleep(STAY_SECONDS)
+            # A database that is away for a moment revokes nothing.
+            with suppress(Unavailable):
+                await self.check_stay(visitor)
 
 
 def check_role(visitor: Visitor, role: Role) -> None:

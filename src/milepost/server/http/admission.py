@@ -11,6 +11,8 @@ from litestar.params import QueryParameter
 from litestar.routes import HTTPRoute
 
 from milepost.server.access.entrance import Entrance
+from milepost.server.access.reach import Reach
+from milepost.server.body import BODY
 from milepost.server.problems import INVALID, Refused
 from milepost.server.segments import names
 from milepost.suggestions import suggestion
@@ -23,8 +25,13 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
     role = handler.opt["role"]
     if role is not None:
         entrance: Entrance = scope["state"]["entrance"]
-        scope["state"]["visitor"] = await entrance.visitor(scope, role)
+        visitor = scope["state"]["visitor"] = await entrance.visitor(scope, role)
+    if not handler.opt["large"]:
+        scope[BODY].is_small()
     scope["path_params"] = names(scope["path_params"])
+    if role is not None:
+        reach = scope["state"]["reach"] = Reach(scope["state"]["mp"], visitor.scope)
+        await reach.admit(handler.opt["within"], scope["path_params"])
     known = query_names(handler).values()
     for name, value in connection.query_params.multi_items():
         if name not in known:

@@ -16,6 +16,8 @@ from milepost.engine.stream_progress import StreamProgress
 from milepost.errors import InvalidMessage
 from milepost.log.message import Appended
 from milepost.progress.deliveries import Decided, Decision
+from milepost.server.access.entrance import Entrance
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, After, Group, Limit, Name, Stream
@@ -43,10 +45,11 @@ UpTo = Annotated[int | None, QueryParameter(ge=0, le=LAST, description="Only pos
 @get(
     f"{ONE}/deliveries",
     operation_id="list_deliveries",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def list_(
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     group: Group,
     name: Name,
     states: StateNames = None,
@@ -61,7 +64,8 @@ async def list_(
         state=states, key=key, reason=reason, after=after, up_to=up_to, limit=limit + 1
     )
     found, more = await _gathered(pages, limit)
-    return DeliveryPage(list(map(Delivery.of, found)), found[-1].position if found else after, more)
+    shown = [each for each in found if each.message is None or reach.scope.has_stream(each.message.stream)]
+    return DeliveryPage(list(map(Delivery.of, shown)), found[-1].position if found else after, more)
 
 
 async def _gathered(
@@ -83,7 +87,7 @@ async def _gathered(
 @get(
     f"{ONE}/deliveries/count",
     operation_id="count_deliveries",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def count(
     mp: NamedDependency[Milepost],
@@ -107,7 +111,7 @@ async def count(
     f"{ONE}/deliveries/retry",
     status_code=200,
     operation_id="retry_deliveries",
-    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def retry(
     mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[DeliveriesToDecide]
@@ -123,7 +127,7 @@ async def retry(
     f"{ONE}/deliveries/skip",
     status_code=200,
     operation_id="skip_deliveries",
-    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def skip(
     mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[DeliveriesToDecide]
@@ -151,7 +155,7 @@ def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
 @get(
     f"{ONE}/progress/{{stream:str}}",
     operation_id="progress",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def progress(mp: NamedDependency[Milepost], group: Group, name: Name, stream: Stream) -> StreamProgress:
     """How far it is with one stream: the version handled, the version known, lagging or not."""
@@ -163,13 +167,22 @@ async def progress(mp: NamedDependency[Milepost], group: Group, name: Name, stre
     status_code=204,
     operation_id="caught_up",
     opt=operation(
-        Role.READ, UNKNOWN_SUBSCRIPTION, NOT_HANDLED, NOT_HANDLED_YET, TOO_LARGE, NOT_POSSIBLE, GOING_AWAY
+        Role.READ,
+        UNKNOWN_SUBSCRIPTION,
+        NOT_HANDLED,
+        NOT_HANDLED_YET,
+        TOO_LARGE,
+        NOT_POSSIBLE,
+        GOING_AWAY,
+        within=Within.SUBSCRIPTION,
     ),
 )
 async def caught_up(
     request: JsonRequest,
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     stopping: NamedDependency[Stopping],
+    entrance: NamedDependency[Entrance],
     group: Group,
     name: Name,
     position: Annotated[
@@ -192,8 +205,10 @@ async def caught_up(
 ) -> None:
     """Answers when an append has been handled: done, skipped, or not for this subscription."""
     written = _written(position, stream, version, messages)
+    reach.scope.check_streams([] if stream is None else [stream])
     work = managed(mp, group, name).caught_up(written, timeout=timeout)
-    await stopping.unless_begun(work, receive=receive_of(request))
+    refusal = entrance.refuse_in_time(request.scope["state"]["visitor"])
+    await stopping.unless_begun(work, receive=receive_of(request), refusal=refusal)
 
 
 def _written(position: int | None, stream: str | None, version: int | None, messages: int) -> int | Appended:

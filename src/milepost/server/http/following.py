@@ -19,6 +19,7 @@ from milepost.log.reader import Page
 from milepost.log.resuming import TOKEN_PATTERN, Mark, Resuming, Trail, parse_token
 from milepost.log.selection import Selection
 from milepost.server.access.entrance import Entrance
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
 from milepost.server.access.visitor import Visitor
 from milepost.server.events import CHUNK, EventStream, bare_id, comment, event
@@ -33,7 +34,6 @@ from milepost.server.problems import (
     INVALID,
     TOO_LARGE,
     TOO_MANY,
-    UNAUTHENTICATED,
     Refused,
     answer_to,
 )
@@ -70,13 +70,14 @@ class Followers:
 @get(
     "/follow",
     operation_id="follow",
-    opt=operation(Role.READ, FILTER, BEYOND_HEAD, TOO_LARGE, TOO_MANY, GOING_AWAY),
+    opt=operation(Role.READ, FILTER, BEYOND_HEAD, TOO_LARGE, TOO_MANY, GOING_AWAY, within=Within.ITSELF),
     media_type="text/event-stream",
 )
 async def follow(
     request: JsonRequest,
     mp: NamedDependency[Milepost],
     followers: NamedDependency[Followers],
+    reach: NamedDependency[Reach],
     entrance: NamedDependency[Entrance],
     stopping: NamedDependency[Stopping],
     stream: Streams = None,
@@ -107,8 +108,9 @@ async def follow(
     A position alone is taken at its word; one beyond the head of the log is refused.
 
     Comments are sent while nothing happens. An event named `problem` says why the server ends it.
+    With a token that is for some categories, the messages are those of these categories.
     """
-    selection = Selection.of(category=category, stream=stream, types=types)
+    selection = Selection.of(category=reach.scope.narrowed(category, stream), stream=stream, types=types)
     query = query_of(selection, None if where is None else compile_filter(where))
     start = Start(Resuming(mp.log), parse_start(after if last_event_id is None else last_event_id))
     followers.check()
@@ -194,8 +196,7 @@ class Following:
         try:
             while not stop.done():
                 await asyncio.wait([stop, news], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
-                if not await self._entrance.may_stay(self._visitor):
-                    raise Refused(UNAUTHENTICATED, "The token was revoked: ask for another")
+                await self._entrance.check_stay(self._visitor)
                 if news.done():
                     silence = 0.0
                     # The first page is empty: the start was found.

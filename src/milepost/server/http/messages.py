@@ -9,20 +9,23 @@ from litestar.params import JSONBody, QueryParameter
 
 from milepost.app import Milepost
 from milepost.log.message import Appended
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
+from milepost.server.http.encoding import encoded, encoded_message
 from milepost.server.http.gathering import Looked, gathered
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, After, Category, Limit, Stream, Streams, Types, Where
+from milepost.server.http.request import JsonRequest, body_of
 from milepost.server.limits import USUAL_PAGE, Limits
 from milepost.server.problems import FILTER, ID_REUSED, TOO_LARGE, TOOK_TOO_LONG, WRONG_VERSION
 from milepost.server.wire.message import (
     AppendedToStreams,
     ExpectedWord,
     MessagePage,
-    MessageToAppend,
+    OneOrSeveral,
     Position,
+    SeveralStreams,
     StreamMessage,
-    StreamToAppend,
     Version,
     expected_version,
 )
@@ -39,12 +42,13 @@ Backwards = Annotated[
     "/streams/{stream:str}",
     status_code=200,
     operation_id="append",
-    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
+    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE, large=True, within=Within.STREAM),
 )
 async def append(
+    request: JsonRequest,
     mp: NamedDependency[Milepost],
     stream: Stream,
-    data: JSONBody[MessageToAppend | list[MessageToAppend]],
+    data: JSONBody[OneOrSeveral],
     expected: Annotated[
         int | ExpectedWord,
         QueryParameter(
@@ -58,24 +62,41 @@ async def append(
     A message with an `id` can be sent again when it is not known whether it arrived: it is written once, and the
     answer says `duplicate`.
     """
-    messages = data if isinstance(data, list) else [data]
-    return await mp.append(
-        stream, [message.unpacked() for message in messages], expected=expected_version(expected)
-    )
+    body = body_of(request)
+    async with body.worked_on() as step:
+        if isinstance(data, list):
+            messages = await encoded(data, mp.codec, body.limits, step)
+        else:
+            messages = [encoded_message(data, mp.codec, body.limits)]
+    return await mp.append(stream, messages, expected=expected_version(expected))
 
 
 @post(
     "/streams",
     status_code=200,
     operation_id="append_many",
-    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE),
+    opt=operation(Role.APPEND, WRONG_VERSION, ID_REUSED, TOO_LARGE, large=True, within=Within.ITSELF),
 )
-async def append_many(mp: NamedDependency[Milepost], data: JSONBody[list[StreamToAppend]]) -> AppendedToStreams:
-    """Appends to several streams: all or nothing."""
+async def append_many(
+    request: JsonRequest,
+    mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
+    data: JSONBody[SeveralStreams],
+) -> AppendedToStreams:
+    """Appends to several streams: all or nothing.
+
+    With a token that is for some categories, all of the streams have to be of these.
+    """
+    reach.scope.check_streams(each.stream for each in data)
     refuse_repeated("stream", [each.stream for each in data])
+    body = body_of(request)
+    async with body.worked_on() as step:
+        messages = {
+            each.stream: await encoded(each.messages, mp.codec, body.limits, step, within=f"[{number}].messages")
+            for number, each in enumerate(data)
+        }
     appended = await mp.append_many(
-        {each.stream: [message.unpacked() for message in each.messages] for each in data},
-        expected={each.stream: expected_version(each.expected) for each in data},
+        messages, expected={each.stream: expected_version(each.expected) for each in data}
     )
     return AppendedToStreams([appended[each.stream] for each in data])
 
@@ -83,7 +104,7 @@ async def append_many(mp: NamedDependency[Milepost], data: JSONBody[list[StreamT
 @get(
     "/streams/{stream:str}",
     operation_id="read_stream",
-    opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG),
+    opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG, within=Within.STREAM),
 )
 async def read_stream(
     mp: NamedDependency[Milepost],
@@ -121,15 +142,20 @@ async def read_stream(
     return MessagePage(list(map(StreamMessage.of, found)), last, more)
 
 
-@get("/streams/{stream:str}/last", operation_id="last", opt=operation(Role.READ, TOO_LARGE))
+@get("/streams/{stream:str}/last", operation_id="last", opt=operation(Role.READ, TOO_LARGE, within=Within.STREAM))
 async def last(mp: NamedDependency[Milepost], stream: Stream) -> Version:
     """The version of a stream's last message; 0 if it has none."""
     return Version(stream, await mp.last(stream))
 
 
-@get("/messages", operation_id="read", opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG))
+@get(
+    "/messages",
+    operation_id="read",
+    opt=operation(Role.READ, FILTER, TOO_LARGE, TOOK_TOO_LONG, within=Within.ITSELF),
+)
 async def read(
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     limits: NamedDependency[Limits],
     stream: Streams = None,
     category: Category = None,
@@ -143,11 +169,14 @@ async def read(
     backwards: Backwards = False,
     limit: Limit = USUAL_PAGE,
 ) -> MessagePage:
-    """The messages of the log by position, to the horizon, behind which none can appear any more."""
+    """The messages of the log by position, to the horizon, behind which none can appear any more.
+
+    With a token that is for some categories, those of these categories.
+    """
     looked = Looked()
     pages = mp.read_pages(
         stream,
-        category=category,
+        category=reach.scope.narrowed(category, stream),
         types=types,
         where=where,
         after=after,
@@ -167,7 +196,7 @@ def _place(backwards: bool, after: int, before: int | None) -> int | None:
     return before if backwards else after
 
 
-@get("/head", operation_id="head", opt=operation(Role.READ))
+@get("/head", operation_id="head", opt=operation(Role.READ, within=Within.ANY_SCOPE))
 async def head(mp: NamedDependency[Milepost]) -> Position:
     """The horizon: the position up to which a read goes now."""
     return Position(await mp.head())

@@ -8,6 +8,8 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, QueryParameter
 
 from milepost.app import Milepost
+from milepost.server.access.entrance import Entrance
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import Group, Name
@@ -27,12 +29,14 @@ LONGEST_CLAIM = 86_400
     f"/subscriptions{ONE}/pull",
     status_code=200,
     operation_id="pull",
-    opt=operation(Role.CONSUME, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, GOING_AWAY),
+    opt=operation(Role.CONSUME, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, GOING_AWAY, within=Within.SUBSCRIPTION),
 )
 async def pull(
     request: JsonRequest,
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     stopping: NamedDependency[Stopping],
+    entrance: NamedDependency[Entrance],
     group: Group,
     name: Name,
     limit: Annotated[int, QueryParameter(ge=1, le=LONGEST_PAGE, description="At most so many.")] = USUAL_PAGE,
@@ -52,12 +56,28 @@ async def pull(
     Any number of clients may pull at once. What is not settled in time goes to others; that counts as an attempt.
     """
     work = mp.pull(f"{group}/{name}", limit=limit, wait=wait, timeout=timeout)
-    return ClaimedDeliveries.of(await stopping.unless_begun(work, receive=receive_of(request)))
+    refusal = entrance.refuse_in_time(request.scope["state"]["visitor"])
+    pulled = await stopping.unless_begun(work, receive=receive_of(request), refusal=refusal)
+    reach.check_messages(each.message for each in pulled)
+    return ClaimedDeliveries.of(pulled)
 
 
-@post("/settle", status_code=200, operation_id="settle", opt=operation(Role.CONSUME, TOO_LARGE, NOT_POSSIBLE))
-async def settle(mp: NamedDependency[Milepost], data: JSONBody[Settlements]) -> SettledDeliveries:
-    """Settles deliveries that were pulled, in one transaction: each whose claim still holds."""
+@post(
+    "/settle",
+    status_code=200,
+    operation_id="settle",
+    opt=operation(Role.CONSUME, TOO_LARGE, NOT_POSSIBLE, large=True, within=Within.ITSELF),
+)
+async def settle(
+    mp: NamedDependency[Milepost], reach: NamedDependency[Reach], data: JSONBody[Settlements]
+) -> SettledDeliveries:
+    """Settles deliveries that were pulled, in one transaction: each whose claim still holds.
+
+    With a token that has a scope, their subscriptions have to be within it.
+    """
+    await reach.check_claims(
+        token for each in (data.ack, data.retry, data.park, data.skip, data.extend) for token in each
+    )
     with checked("settle"):
         return SettledDeliveries.of(await mp.settle(**msgspec.structs.asdict(data)))
 

@@ -1,13 +1,26 @@
 """A request whose body is decoded once, as what its handler takes."""
 
+from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
 import msgspec
 from litestar import Request
 
+from milepost.server import counting
 from milepost.server.asgi import Receive
+from milepost.server.body import BODY, Body
+from milepost.server.http.fields import SIGN, refused_for, unknown_field
+from milepost.server.limits import MESSAGES_OF_A_BODY, Limits
 from milepost.server.problems import INVALID, Refused
+from milepost.server.wire.message import OneOrSeveral, StreamToAppend, counted
+
+MAX_SEARCHED_BYTES = 256 * 2**10
+"""The largest body in which an unknown field is looked for, to say which one was probably meant."""
+
+APPENDS = (OneOrSeveral, list[StreamToAppend])
+"""Bodies with messages, whose payloads are not decoded with them."""
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -16,7 +29,24 @@ class JsonRequest(Request[Any, Any, Any]):
     async def json(self) -> Any:
         """The body as what the handler takes."""
         field = self.route_handler.parsed_data_field
-        return decoded(await self.body(), Any if field is None else field.annotation)
+        wanted = Any if field is None else field.raw
+        encoded = await self.body()
+        body = body_of(self)
+        is_append = field is not None and field.annotation in APPENDS
+        async with body.worked_on() as step:
+            for _ in (_checks_of_append if is_append else _checks)(encoded, body.limits):
+                await step()
+            with counted() if is_append else nullcontext():
+                found = _decoded(encoded, wanted)
+            await step()
+            return found
+
+
+def body_of(request: JsonRequest) -> Body:
+    """The body of a request, as it arrived."""
+    scope: Any = request.scope
+    body: Body = scope[BODY]
+    return body
 
 
 def receive_of(request: JsonRequest) -> Receive:
@@ -25,19 +55,36 @@ def receive_of(request: JsonRequest) -> Receive:
     return receive  # type: ignore[no-any-return]
 
 
-def decoded(body: bytes, wanted: Any) -> Any:
-    """A body as a value; what is wrong with it is said with its place."""
+def decoded(body: bytes, wanted: Any, limits: Limits) -> Any:
+    """A small body as a value; what is wrong with it is said with its place."""
+    for _ in _checks(body, limits):
+        pass
+    return _decoded(body, wanted)
+
+
+def _checks(body: bytes, limits: Limits) -> Iterator[None]:
+    """Refuse what is not to be parsed; pause between the steps."""
+    yield from counting.checks(body, containers=limits.containers, texts=limits.texts)
+    yield from counting.check_text(body)
+
+
+def _checks_of_append(body: bytes, limits: Limits) -> Iterator[None]:
+    """The same for an append: its messages are counted while it is decoded, and each is looked at for itself."""
+    yield from counting.check_body(body, MESSAGES_OF_A_BODY * limits.containers)
+    yield from counting.check_text(body)
+
+
+def _decoded(body: bytes, wanted: Any) -> Any:
     try:
-        body.decode()
         return _decoder(wanted).decode(body)
-    except UnicodeDecodeError as error:
-        raise Refused(INVALID, f"The body is not UTF-8, from byte {error.start} on", field="body") from None
     except RecursionError:
         raise Refused(INVALID, "The body is nested too deeply", field="body") from None
     except msgspec.ValidationError as error:
-        problem, _, place = str(error).partition(" - at ")
-        where = place.strip("`").removeprefix("$").removeprefix(".") or "body"
-        raise Refused(INVALID, f"{where}: {problem}", field=where) from None
+        said = str(error)
+        is_searched = said.startswith(SIGN) and len(body) <= MAX_SEARCHED_BYTES
+        if is_searched and (unknown := unknown_field(body, wanted)):
+            raise Refused(INVALID, str(unknown), field=unknown.field) from None
+        raise refused_for(said) from None
     except msgspec.DecodeError as error:
         raise Refused(INVALID, f"The body is not JSON: {error}", field="body") from None
 

@@ -14,9 +14,10 @@ from milepost.engine.control import Plan
 from milepost.engine.declaration import a_name
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.managed import ManagedSubscription
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
-from milepost.server.http.parameters import Group, Name, Seconds
+from milepost.server.http.parameters import Force, Group, Name, Seconds
 from milepost.server.limits import LONGEST_WAIT
 from milepost.server.problems import (
     ALREADY_EXISTS,
@@ -55,13 +56,21 @@ def managed(mp: Milepost, group: str, name: str) -> ManagedSubscription:
     return mp.manage(f"{group}/{name}")
 
 
-@get("/", operation_id="list_subscriptions", opt=operation(Role.READ))
+@get("/", operation_id="list_subscriptions", opt=operation(Role.READ, within=Within.ITSELF))
 async def list_(
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     group: Annotated[str | None, QueryParameter(description="Only those of this group.")] = None,
 ) -> Subscriptions:
-    """Every subscription of every group: its status, its lag, what needs attention, lanes and their owners."""
-    return Subscriptions([info for info in await mp.subscriptions() if group is None or info.group == group])
+    """Every subscription of every group: its status, its lag, what needs attention, lanes and their owners.
+
+    With a token that has a scope, those that are within it.
+    """
+    if group is not None:
+        reach.scope.check_group(group)
+    sees = await reach.sees()
+    found = [info for info in await mp.subscriptions() if sees(info.group, info.name)]
+    return Subscriptions([info for info in found if group is None or info.group == group])
 
 
 @post(
@@ -69,15 +78,30 @@ async def list_(
     status_code=200,
     operation_id="create_subscription",
     opt=operation(
-        Role.OPERATE, FILTER, TOO_LARGE, ALREADY_EXISTS, DECLARED_IN_CODE, BUSY, NOT_CONFIRMED, NOT_POSSIBLE
+        Role.OPERATE,
+        FILTER,
+        TOO_LARGE,
+        ALREADY_EXISTS,
+        DECLARED_IN_CODE,
+        BUSY,
+        NOT_CONFIRMED,
+        NOT_POSSIBLE,
+        within=Within.ITSELF,
     ),
 )
-async def create(mp: NamedDependency[Milepost], data: JSONBody[SubscriptionToCreate]) -> SubscriptionInfo:
-    """Creates a durable subscription for consumers, or changes it to this; the answer is how it stands then."""
+async def create(
+    mp: NamedDependency[Milepost], reach: NamedDependency[Reach], data: JSONBody[SubscriptionToCreate]
+) -> SubscriptionInfo:
+    """Creates a durable subscription for consumers, or changes it to this; the answer is how it stands then.
+
+    With a token that has a scope, its group has to be one of the token's, and it has to select categories of the
+    token's and no others.
+    """
     options = data.options()
     with checked("subscription"):
         Created.of(data.name, options)
     group = mp.settings["group"].value if data.group is UNSET else _group(data.group)
+    await reach.check_creation(group, data.name, options)
     address = f"{group}/{data.name}"
     with checked("subscription"):
         await mp.create_subscription(address, if_exists=data.if_exists, **options)
@@ -89,13 +113,21 @@ def _group(given: str) -> str:
         return a_name(given)
 
 
-@get(ONE, operation_id="show_subscription", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION))
+@get(
+    ONE,
+    operation_id="show_subscription",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, within=Within.SUBSCRIPTION),
+)
 async def show(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
     """How a subscription stands."""
     return await managed(mp, group, name).info()
 
 
-@get(f"{ONE}/statistics", operation_id="statistics", opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE))
+@get(
+    f"{ONE}/statistics",
+    operation_id="statistics",
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
+)
 async def statistics(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionStatistics:
     """What its consumers do, as its owner told within the last seconds. Asking changes nothing."""
     return await managed(mp, group, name).statistics()
@@ -113,38 +145,51 @@ async def statistics(mp: NamedDependency[Milepost], group: Group, name: Name) ->
         BUSY,
         NOT_CONFIRMED,
         NOT_POSSIBLE,
+        within=Within.SUBSCRIPTION,
     ),
 )
 async def update(
-    mp: NamedDependency[Milepost], group: Group, name: Name, data: JSONBody[SubscriptionChanges]
+    mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
+    group: Group,
+    name: Name,
+    data: JSONBody[SubscriptionChanges],
 ) -> SubscriptionInfo:
     """Changes settings of a subscription that was created, without dropping consumers; the others stay.
 
     One that a program declares can only be limited, by `concurrency`.
     """
     subscription = managed(mp, group, name)
+    options = data.options()
+    await reach.check_change(group, name, options)
     with checked("subscription"):
-        await subscription.update(**data.options())
+        await subscription.update(**options)
     return await subscription.info()
 
 
-@delete(ONE, status_code=204, operation_id="delete_subscription", opt=operation(Role.OPERATE, *_DRAINS))
+@delete(
+    ONE,
+    status_code=204,
+    operation_id="delete_subscription",
+    opt=operation(Role.OPERATE, *_DRAINS, within=Within.SUBSCRIPTION),
+)
 async def delete_(
     mp: NamedDependency[Milepost],
     stopping: NamedDependency[Stopping],
     group: Group,
     name: Name,
     timeout: Seconds = LONGEST_WAIT,
+    force: Force = False,
 ) -> None:
     """Forgets a subscription, its progress and its deliveries."""
-    await stopping.unless_begun(managed(mp, group, name).delete(timeout=timeout))
+    await stopping.unless_begun(managed(mp, group, name).delete(timeout=timeout, force=force))
 
 
 @post(
     f"{ONE}/pause",
     status_code=200,
     operation_id="pause_subscription",
-    opt=operation(Role.OPERATE, *_DRAINS),
+    opt=operation(Role.OPERATE, *_DRAINS, within=Within.SUBSCRIPTION),
 )
 async def pause(
     mp: NamedDependency[Milepost],
@@ -152,10 +197,11 @@ async def pause(
     group: Group,
     name: Name,
     timeout: Seconds = LONGEST_WAIT,
+    force: Force = False,
 ) -> SubscriptionInfo:
     """Nothing of it runs when this answers, in no process, until it is resumed; also after restarts."""
     subscription = managed(mp, group, name)
-    await stopping.unless_begun(subscription.pause(timeout=timeout))
+    await stopping.unless_begun(subscription.pause(timeout=timeout, force=force))
     return await subscription.info()
 
 
@@ -163,7 +209,7 @@ async def pause(
     f"{ONE}/resume",
     status_code=200,
     operation_id="resume_subscription",
-    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def resume(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
     """It goes on where it was."""
@@ -175,14 +221,19 @@ async def resume(mp: NamedDependency[Milepost], group: Group, name: Name) -> Sub
 @get(
     f"{ONE}/move",
     operation_id="plan_move",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def plan_move(mp: NamedDependency[Milepost], group: Group, name: Name, to: PlaceText) -> Plan:
     """What a move would do; nothing is done."""
     return await managed(mp, group, name).plan_move(place_of("to", to))
 
 
-@post(f"{ONE}/move", status_code=200, operation_id="move_subscription", opt=operation(Role.OPERATE, *_DRAINS))
+@post(
+    f"{ONE}/move",
+    status_code=200,
+    operation_id="move_subscription",
+    opt=operation(Role.OPERATE, *_DRAINS, within=Within.SUBSCRIPTION),
+)
 async def move(
     mp: NamedDependency[Milepost],
     stopping: NamedDependency[Stopping],
@@ -190,16 +241,17 @@ async def move(
     name: Name,
     data: JSONBody[Move],
     timeout: Seconds = LONGEST_WAIT,
+    force: Force = False,
 ) -> Moved:
     """Goes on elsewhere: messages between are handled again, or never. Look at the plan first."""
     to = place_of("to", data.to)
-    return Moved(await stopping.unless_begun(managed(mp, group, name).move(to, timeout=timeout)))
+    return Moved(await stopping.unless_begun(managed(mp, group, name).move(to, timeout=timeout, force=force)))
 
 
 @get(
     f"{ONE}/replay",
     operation_id="plan_replay",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
 async def plan_replay(
     mp: NamedDependency[Milepost],
@@ -218,7 +270,7 @@ async def plan_replay(
     f"{ONE}/replay",
     status_code=200,
     operation_id="replay_subscription",
-    opt=operation(Role.OPERATE, *_DRAINS),
+    opt=operation(Role.OPERATE, *_DRAINS, within=Within.SUBSCRIPTION),
 )
 async def replay(
     mp: NamedDependency[Milepost],
@@ -227,11 +279,14 @@ async def replay(
     name: Name,
     data: JSONBody[Replay],
     timeout: Seconds = LONGEST_WAIT,
+    force: Force = False,
 ) -> Replayed:
     """Repeats what was handled after `start` and up to `end`, marked as a replay; then goes on where it was."""
     first, last = place_of("start", data.start), end_of("end", data.end)
     with checked("end"):
-        again = await stopping.unless_begun(managed(mp, group, name).replay(first, last, timeout=timeout))
+        again = await stopping.unless_begun(
+            managed(mp, group, name).replay(first, last, timeout=timeout, force=force)
+        )
     return Replayed(again)
 
 

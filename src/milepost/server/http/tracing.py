@@ -6,9 +6,9 @@ from litestar import get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from milepost.app import Milepost
 from milepost.engine.trace.traced import Trace
 from milepost.engine.trace.tracer import LIMIT, MOST
+from milepost.server.access.reach import Reach, Within
 from milepost.server.access.role import Role
 from milepost.server.http.operation import operation
 from milepost.server.http.parameters import LAST, Target
@@ -18,10 +18,10 @@ from milepost.server.problems import NOT_POSSIBLE, TOO_LARGE, UNKNOWN_SUBSCRIPTI
 @get(
     "/trace/{target:str}",
     operation_id="trace",
-    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE),
+    opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, TOO_LARGE, NOT_POSSIBLE, within=Within.ITSELF),
 )
 async def trace(
-    mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     target: Target,
     group: Annotated[str | None, QueryParameter(description="Only the subscriptions of this group.")] = None,
     subscription: Annotated[
@@ -38,8 +38,12 @@ async def trace(
         ),
     ] = None,
 ) -> Trace:
-    """Where each message of a stream, or the one of an id, is for each subscription, and why."""
-    return await mp.trace(
+    """Where each message of a stream, or the one of an id, is for each subscription, and why.
+
+    With a token that has a scope, a stream has to be of its categories. Messages and subscriptions outside of it
+    are left out.
+    """
+    return await reach.trace(
         target, group=group, subscription=subscription, limit=limit, before_version=before_version
     )
 

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from milepost.dispatch import Route
 from milepost.engine.consuming import endings as consumer_endings
-from milepost.errors import ConsumerClosed, MilepostError
+from milepost.errors import ConsumerClosed, MilepostError, TooLarge
 from milepost.log.codec import check_name
 from milepost.log.database import end
+from milepost.progress.nodes import is_loopback_url
 from milepost.server.access.visitor import Visitor
 from milepost.server.problems import INVALID, Refused
+from milepost.server.turns import Turns
 from milepost.server.websocket.endings import (
+    ACCESS,
     BAD_FRAME,
     GOING_AWAY,
     MOVED,
@@ -23,6 +27,7 @@ from milepost.server.websocket.endings import (
     Fate,
 )
 from milepost.server.websocket.incoming import (
+    MAX_FILTER_CHARACTERS,
     Configure,
     Drain,
     Extend,
@@ -39,8 +44,10 @@ from milepost.server.websocket.incoming import (
 from milepost.server.websocket.outgoing import (
     Done,
     Lost,
+    OneDelivery,
     Outgoing,
     Pong,
+    Recall,
     Standby,
     Trouble,
     Welcome,
@@ -74,7 +81,9 @@ AVOIDS = 30.0
 class Conversation:
     """One connection: it reads frames and answers, and sends deliveries as they come."""
 
-    def __init__(self, wire: Wire, hall: "Hall", address: tuple[str, str], visitor: Visitor) -> None:
+    def __init__(
+        self, wire: Wire, hall: "Hall", address: tuple[str, str], visitor: Visitor, *, is_local: bool
+    ) -> None:
         self.address = address
         self.visitor = visitor
         self.remote: Remote
@@ -82,6 +91,7 @@ class Conversation:
         """Whether its consumer is nothing of this connection's any more."""
         self._wire = wire
         self._hall = hall
+        self._is_local = is_local
         self._over: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._answering = asyncio.Lock()
         """Held from a frame to its answer, so that the end comes after it."""
@@ -137,9 +147,10 @@ class Conversation:
             self.end(Ending(consumer_endings.LOST, detail="it is a fault of the server, whose log says more"))
 
     def end(self, ending: Ending) -> None:
-        """It ends; the first reason holds."""
+        """It ends; the first reason holds. An address is only told to a client that can get there."""
         if not self._over.done():
-            self._over.set_result(ending)
+            goes_there = ending.to is not None and self.may_go(ending.to)
+            self._over.set_result(ending if goes_there else replace(ending, to=None))
 
     # The hello
 
@@ -168,7 +179,7 @@ class Conversation:
             raise Ended(Ending(BAD_FRAME, detail=f"no hello came within {HELLO:g} seconds")) from None
         try:
             return _as_hello(self._frame(text))
-        except Refused as refused:
+        except (Refused, TooLarge) as refused:
             await self._wire.send(Trouble.of(refused, ref_of(text)))
             raise Ended(Ending(REFUSED, detail=str(refused))) from refused
 
@@ -176,7 +187,7 @@ class Conversation:
         """Goes on with the consumer of a connection that broke, if it is still there."""
         if hello.resume is None:
             return False
-        routes = await _routes(hello)
+        routes = await _routes(hello, self._hall.turns)
         remote = await self._hall.take_back(hello.resume, self.address, self.visitor)
         if remote is None:
             return False
@@ -192,7 +203,7 @@ class Conversation:
         return True
 
     async def _come(self, hello: Hello) -> None:
-        routes = await _routes(hello)
+        routes = await _routes(hello, self._hall.turns)
         if hello.consumer is not None:
             check_name("consumer", hello.consumer)
         await self._go_elsewhere(is_here=self._hall.owns(self.address))
@@ -243,12 +254,23 @@ class Conversation:
             elif lost := remote.take_lost():
                 await self._wire.send(Lost(deliveries=lost))
                 self._wound_up()
+            elif remote.take_recall():
+                await self._wire.send(Recall())
             elif batch := remote.take(AT_ONCE):
+                self._check_scope(batch)
                 self._hall.traffic.sent[self.address] += len(batch)
                 for text in frames_of(batch):
                     await self._wire.send_text(text)
             else:
                 await remote.consumer.more()
+
+    def _check_scope(self, batch: Sequence[OneDelivery]) -> None:
+        """End where a message is not for this token: the subscription selected more before, or does now."""
+        try:
+            if self.visitor.scope.categories is not None:
+                self.visitor.scope.check_streams(delivery.message.stream for delivery in batch)
+        except Refused as refused:
+            raise Ended(Ending(ACCESS, detail=str(refused))) from refused
 
     # In
 
@@ -280,7 +302,7 @@ class Conversation:
 
     def _frame(self, text: str) -> Incoming:
         try:
-            return frame_of(text)
+            return frame_of(text, self._hall.limits)
         except Refused as refused:
             if not is_object(text):
                 raise Ended(Ending(BAD_FRAME, Fate.LOST, str(refused))) from refused
@@ -298,7 +320,7 @@ class Conversation:
             case Ping():
                 return Pong(ref=frame.ref)
             case Configure():
-                await self.remote.consumer.configure(routes=await _routes(frame))
+                await self.remote.consumer.configure(routes=await _routes(frame, self._hall.turns))
             case Drain():
                 await self.remote.consumer.drain()
             case Leave():
@@ -320,7 +342,9 @@ class Conversation:
         return self.remote.consumer.standby
 
     def may_go(self, address: str) -> bool:
-        """Whether its client can be sent there: it has not failed to get there just now."""
+        """Return True if its client can get there, and has not failed to just now."""
+        if is_loopback_url(address) and not self._is_local:
+            return False
         return address.rstrip("/") not in self._avoid or monotonic() > self._avoid_until
 
     def wind_up(self, ending: Ending) -> None:
@@ -334,10 +358,20 @@ class Conversation:
             self.end(self._winding_up)
 
 
-async def _routes(frame: Hello | Configure) -> list[Route]:
-    """Compiling many filters takes its time, which is nobody else's."""
+async def _routes(frame: Hello | Configure, turns: Turns) -> list[Route]:
+    """Compiling many filters takes its time, between which others have a turn."""
     asked = frame.routes or []
-    return routes_of(asked) if len(asked) <= FEW else await asyncio.to_thread(routes_of, asked)
+    if len(asked) <= FEW:
+        return routes_of(asked)
+    if (length := sum(len(each.where or "") for each in asked)) > MAX_FILTER_CHARACTERS:
+        limit = f"{MAX_FILTER_CHARACTERS:,}"
+        raise TooLarge("routes", f"their filters have {length:,} characters together, over the limit of {limit}")
+    found: list[Route] = []
+    async with turns.alone() as step:
+        for each in asked:
+            found += routes_of([each])
+            await step()
+    return found
 
 
 def _as_hello(frame: Incoming) -> Hello:

@@ -9,7 +9,7 @@ from milepost.engine.consuming import endings as consumer
 GOING_AWAY: Final = "going away"
 """The server stops; `to` is another one, if there is."""
 ACCESS: Final = "access"
-"""The token was revoked."""
+"""The token was revoked, or has expired."""
 BAD_FRAME: Final = "bad frame"
 """What the client sent is no frame, or it sent too many that could not be."""
 TOO_SLOW: Final = "too slow"

@@ -7,6 +7,7 @@ from milepost.server.access.entrance import Entrance
 from milepost.server.access.role import Role
 from milepost.server.asgi import Receive, Scope, Send
 from milepost.server.headers import HEADERS
+from milepost.server.hosts import is_local
 from milepost.server.limits import Limits
 from milepost.server.problems import MEDIA_TYPE, NOT_FOUND, Refused, answer_to
 from milepost.server.segments import names
@@ -35,6 +36,7 @@ class Endpoint:
         try:
             address = _address(scope["path"])
             visitor = await self._entrance.visitor(scope, Role.CONSUME)
+            await self._hall.reach(visitor).check_subscription(*address)
             self._hall.check_room()
         except Exception as error:
             if not isinstance(error, Refused | MilepostError):
@@ -46,7 +48,7 @@ class Endpoint:
             with self._hall.connected():
                 await wire.accept()
                 async with self._hall.running():
-                    await Conversation(wire, self._hall, address, visitor).run()
+                    await Conversation(wire, self._hall, address, visitor, is_local=is_local(scope)).run()
         except OSError:
             # It has gone.
             return

@@ -12,10 +12,11 @@ from uuid import uuid4
 from milepost.app import Milepost
 from milepost.dispatch import Route
 from milepost.engine.consuming.routing import routes_of
-from milepost.errors import MilepostError
+from milepost.errors import MilepostError, UnknownSubscription
 from milepost.log.database import end
 from milepost.progress.nodes import PostgresNodes
 from milepost.server.access.entrance import Entrance
+from milepost.server.access.reach import Reach
 from milepost.server.access.visitor import Visitor
 from milepost.server.limits import Limits
 from milepost.server.problems import GOING_AWAY as STOPPED
@@ -23,6 +24,7 @@ from milepost.server.problems import TOO_MANY, Refused
 from milepost.server.reaching import check_reached
 from milepost.server.stopping import Stopping
 from milepost.server.traffic import Traffic
+from milepost.server.turns import Turns
 from milepost.server.websocket.conversation import Conversation
 from milepost.server.websocket.endings import ACCESS, GOING_AWAY, MOVED, RESUMED, Ended, Ending, Fate
 from milepost.server.websocket.remote import Remote
@@ -45,11 +47,18 @@ class Hall:
     resume_seconds = RESUME
 
     def __init__(
-        self, mp: Milepost, limits: Limits, entrance: Entrance, stopping: Stopping, traffic: Traffic
+        self,
+        mp: Milepost,
+        limits: Limits,
+        entrance: Entrance,
+        stopping: Stopping,
+        traffic: Traffic,
+        turns: Turns,
     ) -> None:
         self.traffic = traffic
         self._mp = mp
-        self._limits = limits
+        self.limits = limits
+        self.turns = turns
         self._entrance = entrance
         self._stopping = stopping
         self.id = uuid4().hex
@@ -67,6 +76,10 @@ class Hall:
 
     # Who is here
 
+    def reach(self, visitor: Visitor) -> Reach:
+        """What somebody may reach with the scope of their token."""
+        return Reach(self._mp, visitor.scope)
+
     @property
     def node(self) -> str | None:
         """The address of this server, if it has said one."""
@@ -76,8 +89,8 @@ class Hall:
         """Refuses one more than there may be, and everybody when the server stops."""
         if self._stopping.begun:
             raise Refused(STOPPED, "The server is being stopped: ask again, another may answer")
-        if self._connected >= self._limits.consumers:
-            raise Refused(TOO_MANY, f"{self._limits.consumers:,} consumers are connected: ask another server")
+        if self._connected >= self.limits.consumers:
+            raise Refused(TOO_MANY, f"{self.limits.consumers:,} consumers are connected: ask another server")
 
     @contextmanager
     def connected(self) -> Iterator[None]:
@@ -250,13 +263,26 @@ class Hall:
                     conversation.end(Ending(MOVED, to=to))
 
     async def _see_out(self) -> None:
-        """Ends those whose token is no longer in force."""
-        for visitor in {conversation.visitor for conversation in self._present}:
-            if await self._entrance.may_stay(visitor):
+        """End those whose token is no longer in force, or no longer reaches their subscription."""
+        for visitor, address in {(each.visitor, each.address) for each in self._present}:
+            if (refusal := await self._refusal(visitor, address)) is None:
                 continue
-            for conversation in self._present:
-                if conversation.visitor == visitor:
-                    conversation.end(Ending(ACCESS, detail="the token was revoked: ask for another"))
+            for conversation in list(self._present):
+                if (conversation.visitor, conversation.address) == (visitor, address):
+                    conversation.end(Ending(ACCESS, detail=refusal))
+
+    async def _refusal(self, visitor: Visitor, address: tuple[str, str]) -> str | None:
+        """Return why somebody may not stay, if so."""
+        try:
+            await self._entrance.check_stay(visitor)
+            # It may select more than when they came.
+            await self.reach(visitor).check_subscription(*address)
+        except Refused as refused:
+            return str(refused)
+        except UnknownSubscription:
+            # It was deleted: its consumers are told so.
+            return None
+        return None
 
     async def _end_all(self) -> None:
         """When the server stops: whoever has settled what is open is told where to go; at last all are."""

@@ -7,14 +7,18 @@ from msgspec import UNSET, Meta, UnsetType
 
 from milepost.dispatch import Route
 from milepost.dispatch.route import CAPACITY, CAPACITY_BYTES
+from milepost.engine.values import LONGEST
 from milepost.server.http.request import decoded
+from milepost.server.limits import Limits
 from milepost.server.wire.values import checked
 
 LARGEST = 2**63 - 1
-LONGEST = 86_400
-"""Seconds that a delivery may be extended by, or wait before it comes again."""
 MOST_ROUTES = 1000
 """Of a consumer."""
+MAX_FILTER_CHARACTERS = 2**17
+"""Of all routes of a consumer, together: a compiled filter takes a thousand times as much memory."""
+MOST_OPEN = 100_000
+"""Deliveries that a client says it still has."""
 MOST_ADDRESSES = 100
 """That a client may want to avoid."""
 
@@ -66,7 +70,7 @@ class Hello(Frame, frozen=True, tag="hello"):
     """A name for people."""
     resume: str | None = None
     """What an earlier welcome said, of a connection that broke."""
-    open: list[Id] | None = None
+    open: Annotated[list[Id], Meta(max_length=MOST_OPEN)] | None = None
     """With `resume`: what the client still has; null is everything."""
     avoid: Annotated[list[str], Meta(max_length=MOST_ADDRESSES)] = []
     """Addresses of servers that could not be reached."""
@@ -89,6 +93,8 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole of it, such as a traceback."""
     count: bool = True
     """Whether it is an attempt."""
+    within: Seconds | None = None
+    """Seconds. With `count` false: it waits for whoever can read it, and is parked if nobody did by then."""
 
 
 class Given(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,9 +144,9 @@ class _Referring(msgspec.Struct):
 _referring = msgspec.json.Decoder(_Referring)
 
 
-def frame_of(text: str) -> Incoming:
-    """A frame; `Refused` says what is wrong with one that is none of these."""
-    frame: Incoming = decoded(text.encode(), Incoming)
+def frame_of(text: str, limits: Limits) -> Incoming:
+    """A frame; `Refused` or `TooLarge` says what is wrong with one that is none of these."""
+    frame: Incoming = decoded(text.encode(), Incoming, limits)
     return frame
 
 

@@ -78,6 +78,10 @@ class Lost(Outgoing, frozen=True, tag="lost"):
     deliveries: list[Because]
 
 
+class Recall(Outgoing, frozen=True, tag="recall"):
+    """Nothing is to run for a moment: the client gives back what nobody has begun with."""
+
+
 class Done(Outgoing, frozen=True, tag="done"):
     """The answer to `configure` and `drain`."""
 

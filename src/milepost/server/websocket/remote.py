@@ -37,12 +37,16 @@ class Remote:
         self.visitor = visitor
         self.key = secrets.token_urlsafe(18)
         """With which a client comes back to it."""
-        self.consumer: Consumer = mp.desks.consumer(group, name, routes, called=called, lost=self._lose)
+        self.consumer: Consumer = mp.desks.consumer(
+            group, name, routes, called=called, lost=self._lose, recalled=self._recall
+        )
         self.open: dict[Id, Delivery] = {}
         self._ids: dict[AnyClaim, Id] = {}
         self._last = 0
         self._lost: list[Because] = []
         """What its client has to be told."""
+        self._recalled = False
+        """Whether its client is to give back what nobody has begun with."""
         self._gone: dict[Id, str] = {}
         """What was lost last, and why."""
 
@@ -104,6 +108,14 @@ class Remote:
         while len(self._gone) > REMEMBERED:
             del self._gone[next(iter(self._gone))]
 
+    def _recall(self) -> None:
+        self._recalled = bool(self.open)
+
+    def take_recall(self) -> bool:
+        """Whether the client is to be asked for what nobody has begun with; asked once."""
+        recalled, self._recalled = self._recalled, False
+        return recalled and self.consumer.desk.recalls
+
     def take_lost(self) -> list[Because]:
         """What was lost since this was last asked."""
         lost, self._lost = self._lost, []
@@ -118,7 +130,7 @@ class Remote:
         self._settle("ack", frame.ack, moved, refused)
         for retry in frame.retry:
             words = {"after": retry.after, "count": retry.count, "reason": retry.reason, "error": retry.error}
-            self._settle("retry", [retry.id], moved, refused, **words)
+            self._settle("retry", [retry.id], moved, refused, within=retry.within, **words)
         for park in frame.park:
             self._settle("park", [park.id], moved, refused, reason=park.reason)
         for skip in frame.skip:

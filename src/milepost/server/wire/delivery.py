@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from milepost.dispatch import State
 from milepost.engine.deliveries import DeliveryInfo
@@ -13,6 +14,8 @@ from milepost.server.wire.values import At, described
 
 MOST_DECIDED = 10_000
 """How many deliveries one request decides about."""
+MAX_STATES = 100
+"""How many states one request names: there are a few, and one may be named twice."""
 
 _STORED = StoredDelivery.__struct_fields__
 
@@ -57,8 +60,8 @@ class DeliveriesToDecide(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """All up to this position."""
     limit: Annotated[int, described(minimum=0, maximum=MOST_DECIDED)] | None = None
     """At most so many, the lowest positions first. Defaults to 10,000, which is also the most."""
-    state: Annotated[list[State], described(minItems=1)] | None = None
-    """With `all` and `up_to`: only those in these states. Defaults to the parked ones."""
+    state: Annotated[list[State], described(minItems=1), Meta(max_length=MAX_STATES)] | None = None
+    """Only those in these states. Defaults to the parked ones; with `positions` to all that can be moved."""
     key: str | None = None
     """With `all` and `up_to`: only what is kept in order by this key."""
     reason: str | None = None

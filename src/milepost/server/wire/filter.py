@@ -1,16 +1,18 @@
 """Filters to check and to try."""
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from milepost.filter.filter import MAX_BYTES
 from milepost.log.message import Property
+from milepost.server.wire.values import described
 
 
 class FilterToCheck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An expression over a message's properties."""
 
-    where: str
+    where: Annotated[str, described(maxLength=MAX_BYTES)]
 
 
 class FilterToTry(FilterToCheck, frozen=True, forbid_unknown_fields=True):

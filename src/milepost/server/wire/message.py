@@ -1,13 +1,18 @@
 """Messages as they are sent and received."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 import msgspec
+from msgspec import Meta
 
-from milepost.errors import InvalidMessage
-from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage, Property
+from milepost.errors import InvalidMessage, TooLarge
+from milepost.log.appender import MAX_MESSAGES
+from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, Property
 from milepost.server.wire.values import At, Text, described
 
 ExpectedWord = Literal["any", "no_stream", "stream_exists"]
@@ -15,35 +20,82 @@ ExpectedWord = Literal["any", "no_stream", "stream_exists"]
 _EXPECTED: dict[str, int] = {"any": ANY, "no_stream": NO_STREAM, "stream_exists": STREAM_EXISTS}
 
 
+FLAT: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"anyOf": [{"type": "integer"}, {"type": "string"}, {"type": "boolean"}]},
+    "default": {},
+}
+"""How properties are described, which are decoded message by message."""
+ANY_OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": {}, "default": {}}
+"""How metadata are described, which are decoded message by message, too."""
+NOTHING = msgspec.Raw(b"{}")
+
+
 class MessageToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A message to append."""
 
-    type: Text
-    """What kind of message it is; may be dotted."""
+    type: Annotated[str, described(minLength=1, pattern="^[^*>]+$")]
+    """What kind of message it is; may be dotted. `*` and `>` stand for other types where types are selected."""
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
     """The payload: any JSON. It stays as it was written, so that no digit of a number is lost."""
-    properties: dict[str, Property] = {}
+    properties: Annotated[msgspec.Raw, described(**FLAT)] = msgspec.field(default_factory=lambda: NOTHING)
     """Flat values that filters look at: integers of 64 bits, strings and booleans."""
-    metadata: dict[str, Any] = {}
+    metadata: Annotated[msgspec.Raw, described(type="object", additionalProperties={}, default={})] = (
+        msgspec.field(default_factory=lambda: NOTHING)
+    )
     """What describes the message, such as `correlation_id`."""
     id: Annotated[str, described(format="uuid")] | None = None
     """A UUID. With one the append can be repeated safely; without one the server makes it."""
 
-    def unpacked(self) -> NewMessage:
-        """The same as the library takes it."""
-        return NewMessage(
-            self.type, _decodable(self.data), properties=self.properties, metadata=self.metadata, id=self.id
-        )
+    def __post_init__(self) -> None:
+        _count_one()
 
 
 class StreamToAppend(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is to be appended to one stream."""
 
     stream: Text
-    messages: Annotated[list[MessageToAppend], described(minItems=1)]
-    """At least one."""
+    messages: Annotated[list[MessageToAppend], described(minItems=1, maxItems=MAX_MESSAGES)]
+    """At least one; those of all streams together are at most 10,000."""
     expected: At | ExpectedWord = "any"
     """The version that the stream must have, `no_stream`, `stream_exists`, or `any`."""
+
+    def __post_init__(self) -> None:
+        if not self.messages:
+            raise InvalidMessage("messages", "at least one for each stream is wanted")
+
+
+OneOrSeveral: TypeAlias = MessageToAppend | Annotated[list[MessageToAppend], Meta(max_length=MAX_MESSAGES)]
+SeveralStreams: TypeAlias = Annotated[list[StreamToAppend], Meta(max_length=MAX_MESSAGES)]
+
+
+class _Left:
+    """How many messages an append may still have."""
+
+    __slots__ = ("messages",)
+
+    def __init__(self) -> None:
+        self.messages = MAX_MESSAGES
+
+
+_left: ContextVar[_Left | None] = ContextVar("left", default=None)
+
+
+@contextmanager
+def counted() -> Iterator[None]:
+    """A block that decodes one append, and ends with `TooLarge` at the first message that is too many."""
+    token = _left.set(_Left())
+    try:
+        yield
+    finally:
+        _left.reset(token)
+
+
+def _count_one() -> None:
+    if (left := _left.get()) is not None:
+        left.messages -= 1
+        if left.messages < 0:
+            raise TooLarge("messages", f"more than {MAX_MESSAGES:,} of them in one append: send several")
 
 
 class StreamMessage(msgspec.Struct, frozen=True, gc=False):
@@ -121,14 +173,3 @@ def expected_version(given: int | str) -> int:
     if given < 0:
         raise InvalidMessage("expected", f"a version from 0 on is wanted, not {given}")
     return given
-
-
-def _decodable(data: msgspec.Raw) -> msgspec.Raw:
-    """The payload, refused where a reader could not decode it."""
-    try:
-        msgspec.json.decode(data)
-    except RecursionError:
-        raise InvalidMessage("data", "it is nested too deeply") from None
-    except msgspec.DecodeError as error:
-        raise InvalidMessage("data", str(error)) from None
-    return data

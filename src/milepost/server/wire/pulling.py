@@ -1,17 +1,18 @@
 """Deliveries that are pulled, and how they are settled."""
 
 from datetime import datetime
+from typing import Annotated
 from uuid import UUID
 
 import msgspec
 
 from milepost.engine.pulling.pulled import Pulled, PulledDelivery
-from milepost.engine.pulling.settling import Failure, Settled
+from milepost.engine.pulling.settling import MOST, Failure, Settled
 from milepost.server.wire.message import StreamMessage
-from milepost.server.wire.values import Duration, Wait
+from milepost.server.wire.values import Duration, Wait, described
 
 Why = str | Failure
-Tokens = list[str] | dict[str, Why]
+Tokens = Annotated[list[str], described(maxItems=MOST)] | Annotated[dict[str, Why], described(maxProperties=MOST)]
 """Tokens of deliveries, or each with its reason: a text, or an object with `reason` and `error`."""
 
 

@@ -13,10 +13,12 @@ from milepost.engine.consuming.created import IfExists
 from milepost.engine.info import SubscriptionInfo
 from milepost.engine.order import by_correlation, by_property
 from milepost.engine.values import LONGEST
+from milepost.filter.filter import MAX_BYTES
+from milepost.log.selection import MAX_CHOICES
 from milepost.server.wire.place import Place, place_of
 from milepost.server.wire.values import Duration, PropertyName, Text, Wait, Whole, described, given
 
-Names = Text | list[Text]
+Names = Text | Annotated[list[Text], described(maxItems=MAX_CHOICES)]
 
 
 class OrderByProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -61,7 +63,7 @@ class SubscriptionSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     """One stream, or any of several."""
     types: Names | UnsetType | None = UNSET
     """One type, or any of several; `*` is one dotted part and `>` is the rest."""
-    where: str | UnsetType | None = UNSET
+    where: Annotated[str, described(maxLength=MAX_BYTES)] | UnsetType | None = UNSET
     """A filter over the messages' properties."""
     ordered_by: OrderedBy | UnsetType = UNSET
     """Which messages are handled one after the other. Defaults to null: any at any time."""
@@ -107,6 +109,8 @@ class SubscriptionToCreate(SubscriptionSettings, frozen=True, kw_only=True, forb
     """Its group. Defaults to the server's own."""
     start: Place | UnsetType = UNSET
     """Where it begins: `beginning` (the default), `now`, a time, or after a position."""
+    paused: bool | UnsetType = UNSET
+    """Whether it waits until somebody resumes it, if it is new. Defaults to false."""
     if_exists: IfExists = "update"
     """`update` changes its settings to these, `error` refuses, `ignore` leaves it as it is."""
 
@@ -118,6 +122,8 @@ class SubscriptionChanges(SubscriptionSettings, frozen=True, kw_only=True, forbi
     """How many messages a process handles at once; null is what its program says."""
     start: Place | UnsetType = UNSET
     """Refused, with a word on what to do: it has begun already. Move it instead."""
+    paused: bool | UnsetType = UNSET
+    """Refused, with a word on what to do: it is there already. Pause it or resume it instead."""
 
 
 class Subscriptions(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ select json_build_object(
     'group', s."group", 'name', s.name,
     'taken_by', case when s.in_code then 'handlers' when s.settings ->> 'tracking' = 'all' then 'pulls' else 'consumers' end,
     'status', s.status, 'stalled', s.stalled,
+    'stopped', (select t."limit" from :"schema".stopped_lanes(s) t order by t.lane limit 1),
     'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
     'barrier_seconds', date_part('epoch', s.barrier_until - :"schema".clock()), 'barrier_at', s.barrier_at,
     'retrying', n.retrying, 'parked', n.parked, 'first_parked', p."position",

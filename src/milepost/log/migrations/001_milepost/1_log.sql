@@ -67,8 +67,11 @@ create table :"schema".messages (
     time timestamptz not null default :"schema".clock(),
     type text collate "C" not null check (octet_length(type) between 1 and 512),
     data jsonb not null,
-    properties jsonb not null,
-    metadata jsonb not null,
+    -- Their shape, which readers rely on: who may append is not trusted to have checked it.
+    properties jsonb not null check (
+        jsonb_typeof(properties) = 'object'
+        and not properties @? 'strict $.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")'),
+    metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
     constraint messages_stream_version unique (stream_id, version),
     constraint messages_id unique (id, stream_id)
 );
@@ -94,8 +97,10 @@ create unlogged table :"schema".server_life (
 
 -- The token of the server's present life, which begins with whoever asks first. The table is empty after a crash and on
 -- a promoted standby. A connection does not outlive that, so what a transaction reads beside the token is of that life.
+-- Whoever reads may begin it, and nobody but this function: a life says from which horizon readers start.
 create function :"schema".life() returns uuid
 language plpgsql volatile
+security definer set search_path = pg_catalog, pg_temp
 as $$
 declare
     present uuid;
@@ -106,7 +111,7 @@ begin
         select gen_random_uuid(), h."position" from :"schema".horizon h
         on conflict do nothing;
         -- Far ahead, at random: an epoch that a crash took back is not drawn again, in this life or a later one.
-        if found and has_sequence_privilege(format('%I.epochs', :'schema'), 'update') then
+        if found then
             perform setval(
                 format('%I.epochs', :'schema'),
                 nextval(format('%I.epochs', :'schema')) + (random() * 1000000000000)::bigint);
@@ -115,6 +120,7 @@ begin
     end if;
     return present;
 end $$;
+revoke execute on function :"schema".life() from public;
 
 -- Refuses what was reckoned in another life of the server: positions and numbers may be others' now. Null: it was
 -- reckoned from nothing that a crash can take back.
@@ -209,7 +215,13 @@ begin
            max(m."position") as "position"
     into given
     from jsonb_to_recordset(messages) as n(id uuid, type text, data jsonb, properties jsonb)
-    left join :"schema".messages m on m.stream_id = find_repeated.stream_id and m.id = n.id;
+    left join lateral (
+        -- By the id alone, and one by one: no statistics make a plan that reads the stream, or the log.
+        select k.*
+        from :"schema".messages k
+        where k.id = n.id and k.stream_id + 0 = find_repeated.stream_id
+        limit 1
+    ) m on true;
 
     if given.known = 0 then
         return null;
@@ -251,10 +263,17 @@ end $$;
 -- Appends messages to one stream, atomically; the caller has checked them. VOLATILE, so that each statement
 -- sees what committed while the one before it waited. The order is what makes it right: the lock; in the next
 -- statement the ids; then the version; then the INSERT; then the sleepers.
+-- It runs with the owner's rights: who appends needs none on the tables, and so can read no payload, choose no
+-- position and rename no stream. Every name in it and in what it calls has its schema; the path is for operators.
+-- The settings keep plans to the indexes, also those that were made when there was nothing yet. They hold for what is
+-- called here, too.
 create function :"schema".write(
     stream text, messages jsonb, expected bigint, wake boolean
 ) returns :"schema".appended
 language plpgsql volatile
+security definer set search_path = pg_catalog, pg_temp
+set enable_seqscan = off
+set enable_bitmapscan = off
 as $$
 declare
     target :"schema".streams;
@@ -311,6 +330,7 @@ begin
     end if;
     return result;
 end $$;
+revoke execute on function :"schema".write(text, jsonb, bigint, boolean) from public;
 
 -- Appends to several streams, atomically: all or nothing. Each batch has stream, messages and expected.
 -- Streams are locked in one order, whoever calls. If one cannot be appended, its outcome is all that comes back.
@@ -362,6 +382,10 @@ begin
     loop
         if message.type is null or octet_length(message.type) not between 1 and 512 then
             raise invalid_parameter_value using message = 'type: 1 to 512 bytes are wanted';
+        elsif message.type ~ '[*>]' then
+            raise invalid_parameter_value using message =
+                'type: ' || quote_literal(message.type)
+                || ' has * or >, which stand for other types where types are selected';
         elsif not :"schema".are_properties(coalesce(message.properties, '{}')) then
             raise invalid_parameter_value using message =
                 'properties: at most 255 flat integers of 64 bits, strings or booleans are wanted, '
@@ -390,11 +414,153 @@ as $$
         expected, wake)
 $$;
 
+-- One page of one stream, by version, to its last committed message: at most so many messages and bytes. It is read in
+-- callers' transactions, too, which plan as they please: the settings keep plans to the index over streams.
+create function :"schema".read_stream(
+    stream text, low bigint, high bigint, after bigint, most bigint, bytes bigint, backwards boolean,
+    any_type boolean, types text[], type_pattern text, since timestamptz, since_above bigint,
+    filter jsonpath, filter_values jsonb
+) returns table (
+    "position" bigint, name text, version bigint, id bytea, type text, "time" bytea, size integer,
+    data text, properties text, metadata text
+)
+language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    number bigint := (select s.stream_id from :"schema".streams s where s.name = stream);
+begin
+    if backwards then
+        return query
+        select m."position", read_stream.stream, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+               m.data::text, m.properties::text, m.metadata::text
+        from (
+            select m.*, sum(m.size) over (order by m.version desc rows unbounded preceding) as bytes
+            from (
+                select m.*
+                from :"schema".messages m
+                where m.stream_id = number and m.version > low and m.version <= high
+                  and m."position" > after
+                  and (any_type or m.type = any(types) or m.type ~ type_pattern)
+                  and (since is null or m.time >= since or m."position" <= since_above)
+                  and (filter is null or jsonb_path_match(m.properties, filter, filter_values, true))
+                order by m.version desc
+                limit most
+            ) m
+        ) m
+        where m.bytes - m.size < read_stream.bytes
+        order by m.version desc;
+    else
+        return query
+        select m."position", read_stream.stream, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+               m.data::text, m.properties::text, m.metadata::text
+        from (
+            select m.*, sum(m.size) over (order by m.version asc rows unbounded preceding) as bytes
+            from (
+                select m.*
+                from :"schema".messages m
+                where m.stream_id = number and m.version > low and m.version <= high
+                  and m."position" > after
+                  and (any_type or m.type = any(types) or m.type ~ type_pattern)
+                  and (since is null or m.time >= since or m."position" <= since_above)
+                  and (filter is null or jsonb_path_match(m.properties, filter, filter_values, true))
+                order by m.version asc
+                limit most
+            ) m
+        ) m
+        where m.bytes - m.size < read_stream.bytes
+        order by m.version asc;
+    end if;
+end $$;
+
+-- Messages at these positions, in order. The token, if one is given, keeps messages of another life of the server out.
+create function :"schema".messages_at(positions bigint[], life uuid) returns table (
+    "position" bigint, name text, version bigint, id bytea, type text, "time" bytea, size integer,
+    data text, properties text, metadata text
+)
+language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+begin
+    return query
+    select m."position", s.name, m.version, uuid_send(m.id), m.type, timestamptz_send(m.time), m.size,
+           m.data::text, m.properties::text, m.metadata::text
+    from :"schema".messages m
+    cross join lateral (
+        select s.name from :"schema".streams s where s.stream_id = m.stream_id limit 1
+    ) s
+    where m."position" = any (positions)
+      and (life is null or exists (select from :"schema".server_life l where l.token = life))
+    order by m."position";
+end $$;
+
+-- The version of a stream's last message; 0: it has none.
+create function :"schema".last_version(stream text) returns bigint
+language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
+as $$
+begin
+    return coalesce((
+        select m.version
+        from :"schema".messages m
+        where m.stream_id = (select s.stream_id from :"schema".streams s where s.name = stream)
+        order by m.version desc
+        limit 1), 0);
+end $$;
+
+-- The highest version of a stream that stands at or below a position, found by halves; 0: none does. Versions and positions
+-- of a stream run in step.
+create function :"schema".version_at(stream_id bigint, "position" bigint) returns bigint
+language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+as $$
+declare
+    low bigint := 0;
+    high bigint;
+    found record;
+begin
+    -- The usual questions: before all, and after all.
+    if "position" <= 0 then
+        return 0;
+    end if;
+    select m.version, m."position" into found from :"schema".messages m
+    where m.stream_id = version_at.stream_id order by m.version desc limit 1;
+    if found.version is null then
+        return 0;
+    elsif found."position" <= version_at."position" then
+        return found.version;
+    end if;
+    high := found.version - 1;
+    while low < high loop
+        -- The first versions may have been removed.
+        select m.version, m."position" into found from :"schema".messages m
+        where m.stream_id = version_at.stream_id and m.version >= (low + high + 1) / 2 order by m.version limit 1;
+        if found."position" <= version_at."position" then
+            low := found.version;
+        else
+            high := (low + high + 1) / 2 - 1;
+        end if;
+    end loop;
+    return low;
+end $$;
+
 -- The position after which all messages of this time and later stand. Positions and times run in step but for
 -- concurrent appends and corrected clocks: a search by halves finds the border, and the index over blocks of
 -- both finds what lies before it all the same.
 create function :"schema".position_before(since timestamptz) returns bigint
 language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = on
 as $$
 declare
     early bigint := 0;
@@ -402,7 +568,7 @@ declare
     middle timestamptz;
     stray bigint;
 begin
-    select coalesce(max(m."position"), 0) + 1 into late from :"schema".messages m;
+    late := 1 + coalesce((select m."position" from :"schema".messages m order by m."position" desc limit 1), 0);
     while late - early > 1 loop
         select m.time into middle from :"schema".messages m
         where m."position" >= (early + late) / 2 order by m."position" limit 1;
@@ -414,6 +580,6 @@ begin
     end loop;
     -- "+ 0" keeps the planner from walking the primary key from its start.
     select min(m."position" + 0) into stray from :"schema".messages m
-    where m.time >= since and m."position" < late;
+    where m.time >= since and m."position" + 0 < late;
     return coalesce(stray, late) - 1;
 end $$;

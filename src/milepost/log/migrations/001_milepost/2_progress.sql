@@ -35,14 +35,18 @@ create table :"schema".subscriptions (
     since_above bigint not null default 0,  -- above this position, where that was
     limits jsonb not null default '{}',  -- what operators set beside what the code says
     acted bigint not null default 0,  -- grows with everything that a person does to it: its workers look again
+    forced bigint not null default 0,  -- by then whoever had something out was to give it back without waiting
     -- While somebody brings its lanes to where they can be changed: nothing runs, or nothing beyond a position. It
     -- ends by itself, should that somebody vanish.
     barrier text,  -- what for, in words
     barrier_until timestamptz,
     barrier_at bigint,
+    barrier_yields boolean not null default false,  -- all go on, until what ran when it was set has ended
     streak bigint not null default 0,  -- attempts that failed since the last success
     stalled text,  -- why, in words
     created timestamptz not null default :"schema".clock(),
+    -- Whether rows still have their keys by an order before: whoever has the lane gives them theirs first.
+    rekeys boolean not null default false,
     headed text,  -- for which cursor, definition and policy the heads of its keys were last made out from scratch
     unique ("group", name)
 );
@@ -74,6 +78,7 @@ create table :"schema".serving (
     number integer not null,  -- of the definition that it knows
     runs boolean not null,  -- or it waits, for another order or for a newer program to end
     lanes integer[] not null default '{}',  -- that it has, or of which something still runs
+    waits boolean not null default false,  -- whether something still runs of those that a barrier wants back
     until timestamptz not null,
     primary key (subscription, worker)
 ) with (fillfactor = 50);
@@ -93,6 +98,7 @@ create unlogged table :"schema".reports (
     attempts bigint not null default 0,  -- that have ended
     handling_seconds float8 not null default 0,  -- that these took, together
     latencies float8[] not null default '{}',  -- of what was pulled: some that stand for the last ones
+    stopped jsonb not null default '[]',  -- lanes that read no further, each with the limit that is reached
     primary key (subscription, worker)
 ) with (fillfactor = 50);
 
@@ -172,6 +178,7 @@ create table :"schema".deliveries (
     key text collate "C",
     route text collate "C",
     suspicion text collate "C" check (suspicion in ('possible', 'certain')),  -- whether it may have ended a process
+    waits_since timestamptz,  -- since when it waits for somebody who can read it
     reason text not null default '',
     error text not null default '',
     consumer text,  -- who had it at the last attempt, if that was a consumer
@@ -194,7 +201,8 @@ create index deliveries_state on :"schema".deliveries (subscription, lane, state
 create index deliveries_route on :"schema".deliveries (subscription, lane, route, "position")
     where state = 'unrouted';
 -- Those of pulling.
-create index deliveries_ready on :"schema".deliveries (subscription, "position") where state = 'waiting' and head;
+create index deliveries_ready on :"schema".deliveries (subscription, lane, "position")
+    where state = 'waiting' and head;
 create index deliveries_again on :"schema".deliveries (subscription, due, "position") where state = 'retrying' and head;
 create index deliveries_claimed on :"schema".deliveries (subscription, expires) where claim is not null;
 create index deliveries_heads on :"schema".deliveries (subscription, key) where head and key is not null;
@@ -299,19 +307,22 @@ as $$
             'position', d."position", 'key', d.key, 'state', d.state,
             'since', date_part('epoch', d.since), 'attempts', d.attempts, 'total', d.total,
             'due', date_part('epoch', d.due), 'route', d.route,
-            'suspicion', d.suspicion, 'reason', d.reason, 'error', d.error, 'consumer', d.consumer, 'size', d.size, 'revision', d.revision),
+            'suspicion', d.suspicion, 'waits_since', date_part('epoch', d.waits_since), 'reason', d.reason,
+            'error', d.error, 'consumer', d.consumer, 'size', d.size, 'revision', d.revision),
         'message', json_build_object('position', d."position", 'size', d.size))
 $$;
 
 -- A row as an owner writes it.
 create type :"schema".delivery as (
     "position" bigint, key text, state text, since float8, attempts integer, total integer, due float8,
-    route text, suspicion text, reason text, error text, consumer text, size integer, revision bigint
+    route text, suspicion text, waits_since float8, reason text, error text, consumer text, size integer, revision bigint
 );
 
 -- Compare-and-sets of rows, each with the revision that it replaces (none: there is no row yet) and the row
--- (none: it is done); tells which found their revision. One that is required and does not ends the transaction.
-create function :"schema".move_deliveries(subscription bigint, lane integer, moves jsonb) returns boolean[]
+-- (none: it is done); tells which found their revision. One that is required and does not ends the transaction. What is
+-- done goes, or stays as that, if `keeps`.
+create function :"schema".move_deliveries(subscription bigint, lane integer, moves jsonb, keeps boolean)
+returns boolean[]
 language plpgsql volatile
 as $$
 declare
@@ -340,10 +351,11 @@ begin
     ), inserted as (
         insert into :"schema".deliveries
             (subscription, "position", lane, attempts, total, size, revision, since, due, state, key, route,
-             suspicion, reason, error, consumer)
+             suspicion, waits_since, reason, error, consumer)
         select move_deliveries.subscription, g."position", move_deliveries.lane, (g."row").attempts, (g."row").total,
                (g."row").size, (g."row").revision, to_timestamp((g."row").since), to_timestamp((g."row").due), (g."row").state,
-               (g."row").key, (g."row").route, (g."row").suspicion, (g."row").reason, (g."row").error,
+               (g."row").key, (g."row").route, (g."row").suspicion,
+               to_timestamp((g."row").waits_since), (g."row").reason, (g."row").error,
                (g."row").consumer
         from given g
         where g.replaces is null and not g."row" is null
@@ -355,6 +367,7 @@ begin
             revision = (g."row").revision,
             since = to_timestamp((g."row").since), due = to_timestamp((g."row").due), state = (g."row").state,
             key = (g."row").key, route = (g."row").route, suspicion = (g."row").suspicion,
+            waits_since = to_timestamp((g."row").waits_since),
             reason = (g."row").reason, error = (g."row").error, consumer = (g."row").consumer
         from stored g
         where d.ctid = g.tid and d.revision = g.replaces and not g."row" is null
@@ -362,7 +375,14 @@ begin
     ), deleted as (
         delete from :"schema".deliveries d
         using stored g
-        where d.ctid = g.tid and d.revision = g.replaces and g."row" is null
+        where d.ctid = g.tid and d.revision = g.replaces and g."row" is null and not keeps
+        returning d."position"
+    ), kept as (
+        update :"schema".deliveries d
+        set state = 'done', attempts = d.attempts + 1, total = d.total + 1, since = :"schema".clock(), due = null,
+            route = null, suspicion = null, waits_since = null, reason = '', error = '', revision = d.revision + 1
+        from stored g
+        where d.ctid = g.tid and d.revision = g.replaces and g."row" is null and keeps
         returning d."position"
     )
     select array_agg(t."position" is not null order by g.ordinal),
@@ -373,6 +393,7 @@ begin
         select i."position" from inserted i
         union all select u."position" from updated u
         union all select x."position" from deleted x
+        union all select k."position" from kept k
     ) t on t."position" = g."position";
     if unmet then
         raise exception using errcode = 'MP002', message = 'a row that a move requires has another revision';
@@ -463,10 +484,13 @@ begin
     )
     select count(*), max(w.key),
            array_agg(w.key order by w.key) filter (
-               where w.state = 'waiting' and (continues or not exists (
-                   select from :"schema".deliveries d
-                   where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane and d.key = w.key
-                     and d."position" < w."position" and d.state = 'parked')))
+               where w.state = 'waiting' and (continues or (
+                   select true
+                   from :"schema".deliveries d
+                   where d.subscription = ask_heads.subscription and d.lane = ask_heads.lane
+                     and d.key between w.key and w.key and d."position" < w."position" and d.state = 'parked'
+                   order by d.key, d."position"
+                   limit 1) is null))
     into walked, last, heads
     from walk w;
     heads := coalesce(heads, '{}');
@@ -504,18 +528,19 @@ begin
                 (
                     select d as delivery, d."position"
                     from :"schema".deliveries d
-                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
+                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane
+                      and d.key between k.key and k.key
                       and d.state in ('waiting', 'running', 'retrying', 'unrouted')
-                    order by d."position"
+                    order by d.key, d."position"
                     limit k.most + 1
                 )
                 union all
                 (
                     select d, d."position"
                     from :"schema".deliveries d
-                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane and d.key = k.key
-                      and d.state = 'parked' and not continues
-                    order by d."position"
+                    where d.subscription = ask_held.subscription and d.lane = ask_held.lane
+                      and d.key between k.key and k.key and d.state = 'parked' and not continues
+                    order by d.key, d."position"
                     limit k.most + 1
                 )
             ) b
@@ -545,9 +570,10 @@ begin
                 select d as delivery, d."position"
                 from :"schema".deliveries d
                 where d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
-                  and d.route = wanted.route and d.state = 'unrouted' and d."position" > after
+                  and (d.route, d."position") > (wanted.route, after)
+                  and (d.route, d."position") <= (wanted.route, 9223372036854775807) and d.state = 'unrouted'
                   and (holding ->> d."position"::text)::bigint is distinct from d.revision
-                order by d."position"
+                order by d.route, d."position"
                 limit most + 1
             ) u
             order by u."position"
@@ -558,10 +584,11 @@ begin
         from (
             select d as delivery, d."position"
             from :"schema".deliveries d
-            where d.subscription = ask_unrouted.subscription and d.lane = ask_unrouted.lane
+            where d.subscription = ask_unrouted.subscription
+              and d.lane between ask_unrouted.lane and ask_unrouted.lane
               and d.state = 'unrouted' and d."position" > after
               and (holding ->> d."position"::text)::bigint is distinct from d.revision
-            order by d."position"
+            order by d.lane, d."position"
             limit most + 1
         ) r;
     end if;
@@ -621,29 +648,52 @@ begin
         'heads', heads, 'heads_end', heads_end, 'unrouted', unrouted, 'unrouted_end', unrouted_end);
 end $$;
 
--- Whether a lane has rows that are not settled.
+-- Whether a lane has rows that are not settled. The first in the order of an index is looked for: see `exchange`.
 create function :"schema".has_deliveries(subscription bigint, lane integer) returns boolean
 language plpgsql stable
+set enable_seqscan = off
+set enable_bitmapscan = off
+set enable_sort = off
 as $$
 begin
-    return exists (
-            select from :"schema".deliveries d
+    return (
+            select true from :"schema".deliveries d
             where d.subscription = has_deliveries.subscription and d.lane = has_deliveries.lane
-              and d.state in ('waiting', 'running', 'retrying', 'unrouted'))
-        or exists (
-            select from :"schema".deliveries d
+              and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            order by d.key, d."position" limit 1) is not null
+        or (
+            select true from :"schema".deliveries d
             where d.subscription = has_deliveries.subscription and d.lane = has_deliveries.lane
-              and d.state = 'parked');
+              and d.state = 'parked'
+            order by d.key, d."position" limit 1) is not null;
+end $$;
+
+-- Whether a subscription is there and the log has its life, as things are now and not when a transaction began: what an
+-- exchange under repeatable read or serializable cannot see. One that was deleted or has another life since ends the
+-- transaction with a serialization failure. What fences the lane itself is the next revision: nobody can insert that
+-- twice, whatever is seen, and it stays as long as it begins an epoch or is the newest.
+create function :"schema".holds_now(subscription bigint) returns boolean
+language plpgsql volatile
+set enable_seqscan = off
+as $$
+begin
+    perform from :"schema".server_life l where l.single for share;
+    perform from :"schema".subscriptions s where s.id = holds_now.subscription for key share;
+    return found;
 end $$;
 
 -- One exchange of a lane's owner: what it writes, then what it asks, which sees that. A write inserts the revision
 -- after the one that it replaces: what is not there with the owner's epoch, or has been followed already, is stale. So
 -- is a lane that was taken in another life of the server: epochs, revisions and positions may have been drawn again.
--- The settings keep a plan to the indexes that was made when there were few rows, and is kept.
+--
+-- The settings keep a plan to the indexes that was made when there were few rows, and is kept. Which index it takes is
+-- said by an order that one index alone has, and that is why some columns are compared as ranges: a column that equals
+-- something has no part in an order, and then another index would do as well, if it were not read from its beginning to
+-- its end. What is called here relies on that, too.
 create function :"schema".exchange(
     subscription bigint, lane integer, life uuid, epoch bigint, revision bigint,
-    writes boolean, "position" bigint, ahead bigint[], moves jsonb, succeeded bigint, failed bigint, released boolean,
-    ask jsonb, stall_after bigint, continues boolean
+    writes boolean, "position" bigint, ahead bigint[], moves jsonb, keep_done float8, succeeded bigint, failed bigint,
+    released boolean, ask jsonb, stall_after bigint, continues boolean
 ) returns json
 language plpgsql volatile
 set enable_seqscan = off
@@ -658,6 +708,9 @@ declare
     stored record;
     told json;
 begin
+    if current_setting('transaction_isolation') <> 'read committed' and not :"schema".holds_now(subscription) then
+        raise exception using errcode = 'MP003', message = 'the subscription was deleted';
+    end if;
     if writes then
         insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
         select c.subscription, c.lane, c.revision + 1, c.epoch, exchange.released, exchange."position", exchange.ahead
@@ -684,7 +737,11 @@ begin
     end if;
 
     if moves is not null then
-        moved := :"schema".move_deliveries(subscription, lane, moves);
+        moved := :"schema".move_deliveries(subscription, lane, moves, keep_done is not null);
+        -- In a handler's transaction on an older snapshot, rows that another process has pruned would be a conflict.
+        if keep_done is not null and current_setting('transaction_isolation') = 'read committed' then
+            perform :"schema".prune_done(subscription, :"schema".clock() - make_interval(secs => keep_done));
+        end if;
     end if;
     select coalesce(sum(n.waiting), 0) as waiting, coalesce(sum(n.retrying), 0) as retrying,
            coalesce(sum(n.unrouted), 0) as unrouted, count(*) as rows
@@ -707,6 +764,73 @@ begin
         'counts', json_build_object(
             'waiting', counts.waiting, 'retrying', counts.retrying, 'unrouted', counts.unrouted),
         'streak', stored.streak, 'stalled', stored.stalled);
+end $$;
+
+-- The usual exchange of several lanes, of any subscriptions: their cursors and nothing else. Of each whose revision and
+-- epoch were the last it tells what every exchange tells.
+-- In order: two who write the same lanes wait for each other in one direction. Each row is looked for by its index, one
+-- by one, whatever the statistics say. Of deliveries the first in the order of an index is looked for: asked whether any
+-- exist, the planner would read a whole table that is full of another subscription's.
+create function :"schema".write_cursors(
+    subscriptions bigint[], lanes integer[], lives uuid[], epochs bigint[], revisions bigint[], positions bigint[],
+    aheads text[]
+) returns table (
+    subscription bigint, lane integer, epoch bigint, revision bigint, now float8, streak bigint, stalled text,
+    has_rows boolean, waiting bigint, retrying bigint, unrouted bigint
+)
+language plpgsql volatile
+set enable_seqscan = off
+set enable_bitmapscan = off
+set jit = off
+as $$
+#variable_conflict use_column
+declare
+    present uuid := (select l.token from :"schema".server_life l where l.single);
+    sees_now boolean := current_setting('transaction_isolation') = 'read committed';
+begin
+    return query
+    with given as (
+        select g.*
+        from unnest(subscriptions, lanes, lives, epochs, revisions, positions, aheads)
+            as g(subscription, lane, life, epoch, revision, "position", ahead)
+        where g.life = present and (sees_now or :"schema".holds_now(g.subscription))
+    ),
+    written as (
+        insert into :"schema".cursors (subscription, lane, revision, epoch, "position", ahead)
+        select g.subscription, g.lane, g.revision + 1, g.epoch, g."position", g.ahead::bigint[]
+        from given g
+        cross join lateral (
+            select c.epoch
+            from :"schema".cursors c
+            where c.subscription = g.subscription and c.lane = g.lane and c.revision = g.revision
+            limit 1
+        ) c
+        where c.epoch = g.epoch
+        order by g.subscription, g.lane
+        returning subscription, lane, epoch, revision
+    )
+    select w.subscription, w.lane, w.epoch, w.revision - 1, date_part('epoch', :"schema".clock()), s.streak, s.stalled,
+           (
+               select true from :"schema".deliveries d
+               where d.subscription = w.subscription and d.lane = w.lane
+                 and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+               order by d.key, d."position" limit 1
+           ) is not null or (
+               select true from :"schema".deliveries d
+               where d.subscription = w.subscription and d.lane = w.lane and d.state = 'parked'
+               order by d.key, d."position" limit 1
+           ) is not null,
+           n.waiting, n.retrying, n.unrouted
+    from written w
+    left join lateral (
+        select s.streak, s.stalled from :"schema".subscriptions s where s.id = w.subscription limit 1
+    ) s on true
+    cross join lateral (
+        select coalesce(sum(c.waiting), 0)::bigint as waiting, coalesce(sum(c.retrying), 0)::bigint as retrying,
+               coalesce(sum(c.unrouted), 0)::bigint as unrouted
+        from :"schema".counts c
+        where c.subscription = w.subscription
+    ) n;
 end $$;
 
 -- What each definition had handled before a replay, with what it selected and how it ordered; null: there is none.
@@ -732,6 +856,7 @@ language plpgsql volatile
 set lock_timeout = '50ms'
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set jit = off
 as $$
 declare
@@ -768,9 +893,13 @@ begin
         delete from :"schema".cursors c
         where c.subscription = take.subscription and c.lane = wanted
           and c.revision <= last.revision and c.taken is not null and c.taken < :"schema".clock() - interval '1 day';
-        select coalesce(json_agg(:"schema".loaded(d) order by d."position"), '[]') into running
-        from :"schema".deliveries d
-        where d.subscription = take.subscription and d.lane = wanted and d.state = 'running';
+        select coalesce(json_agg(:"schema".loaded(r.delivery) order by (r.delivery)."position"), '[]') into running
+        from (
+            select d as delivery
+            from :"schema".deliveries d
+            where d.subscription = take.subscription and d.lane between wanted and wanted and d.state = 'running'
+            order by d.lane, d."position"
+        ) r;
         select r.ranges into replay from :"schema".replays r
         where r.subscription = take.subscription and r.lane = wanted;
         if replay[cardinality(replay)] <= last."position" and not :"schema".has_deliveries(subscription, wanted) then
@@ -799,12 +928,12 @@ begin
     );
 end $$;
 
--- Whether a worker still lives; if not, it does again from now on, without lanes.
+-- Whether a worker still lives, for so long from now on; if not, it does again from now on, without lanes.
 create function :"schema".beat(worker text, "group" text, program text, lease interval) returns boolean
 language plpgsql volatile
 as $$
 begin
-    update :"schema".workers w set beat = :"schema".clock()
+    update :"schema".workers w set beat = :"schema".clock(), lease = beat.lease
     where w.id = worker and w.beat + w.lease >= :"schema".clock();
     if found then
         return true;

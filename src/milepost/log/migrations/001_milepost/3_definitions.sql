@@ -72,8 +72,9 @@ begin
                 exit;
             end if;
             perform :"schema".require_life((declared ->> 'life')::uuid), :"schema".write_through();
-            insert into :"schema".subscriptions ("group", name, lanes, since, since_above)
+            insert into :"schema".subscriptions ("group", name, lanes, status, since, since_above)
             values (declared ->> 'group', declared ->> 'name', (declared ->> 'lanes')::integer,
+                    case when (declared ->> 'paused')::boolean then 'paused' else 'running' end,
                     (declared ->> 'since')::timestamptz, (declared ->> 'position')::bigint)
             returning subscriptions.* into opened;
             created := true;
@@ -118,7 +119,8 @@ begin
 end $$;
 
 -- A new revision of every lane, which fences whoever has it. A live worker lets it go in good order: whoever takes it
--- next need not think that it vanished.
+-- next need not think that it vanished. It has the time, as one that begins an epoch: it is what that owner would
+-- insert, and must not go when the lane is taken next.
 create function :"schema".fence(subscription bigint, lanes integer) returns void
 language plpgsql volatile
 as $$
@@ -131,9 +133,10 @@ begin
             where c.subscription = fence.subscription and c.lane = wanted
             order by c.revision desc limit 1;
             begin
-                insert into :"schema".cursors (subscription, lane, revision, epoch, released, "position", ahead)
+                insert into :"schema".cursors (subscription, lane, revision, epoch, released, taken, "position", ahead)
                 values (subscription, wanted, last.revision + 1, last.epoch,
-                        last.released or :"schema".is_held(subscription, wanted), last."position", last.ahead);
+                        last.released or :"schema".is_held(subscription, wanted), :"schema".clock(), last."position",
+                        last.ahead);
                 exit;
             exception when unique_violation then
                 -- Its owner wrote at the same moment.
@@ -178,12 +181,34 @@ begin
     end if;
     update :"schema".subscriptions s
     set barrier = set_barrier.barrier, barrier_until = :"schema".clock() + during,
-        barrier_at = set_barrier."position"
+        barrier_at = set_barrier."position", barrier_yields = false
     where s.id = set_barrier.subscription;
-    if found.barrier is null or found.barrier_at is distinct from "position" then
+    if found.barrier is null or found.barrier_at is distinct from "position" or found.barrier_yields then
         perform :"schema".act(subscription);
     end if;
     return barrier;
+end $$;
+
+-- Lets all go on for a while: something takes long. Each worker that has lanes tells when what it waited for has ended.
+-- Whoever needs the barrier keeps it by asking again.
+create function :"schema".yield_barrier(subscription bigint, barrier text, during interval) returns void
+language plpgsql volatile
+as $$
+declare
+    found :"schema".subscriptions;
+begin
+    select * into found from :"schema".subscriptions s
+    where s.id = yield_barrier.subscription and s.barrier = yield_barrier.barrier for no key update;
+    if found.id is null then
+        return;
+    end if;
+    update :"schema".subscriptions s set barrier_yields = true, barrier_until = :"schema".clock() + during
+    where s.id = found.id;
+    if not found.barrier_yields then
+        update :"schema".serving v set waits = true
+        where v.subscription = found.id and v.lanes <> '{}';
+        perform :"schema".act(subscription);
+    end if;
 end $$;
 
 -- Lets all go on.
@@ -191,7 +216,8 @@ create function :"schema".lift_barrier(subscription bigint, barrier text) return
 language plpgsql volatile
 as $$
 begin
-    update :"schema".subscriptions s set barrier = null, barrier_until = null, barrier_at = null
+    update :"schema".subscriptions s
+    set barrier = null, barrier_until = null, barrier_at = null, barrier_yields = false
     where s.id = lift_barrier.subscription and s.barrier = lift_barrier.barrier;
     if found then
         perform :"schema".act(subscription);
@@ -417,18 +443,19 @@ end $$;
 -- What a worker does for a subscription; without lanes it has those that it had. Nothing is written, and nothing locked,
 -- unless it is news or was long ago.
 create function :"schema".tell(
-    subscription bigint, worker text, number integer, runs boolean, lanes integer[], lease interval
+    subscription bigint, worker text, number integer, runs boolean, lanes integer[], lease interval,
+    waits boolean default false
 ) returns void
 language sql volatile
 as $$
-    insert into :"schema".serving as v (subscription, worker, number, runs, lanes, until)
-    select $1, $2, $3, $4, coalesce($5, '{}'), :"schema".clock() + $6
+    insert into :"schema".serving as v (subscription, worker, number, runs, lanes, until, waits)
+    select $1, $2, $3, $4, coalesce($5, '{}'), :"schema".clock() + $6, $7
     where not exists (
         select from :"schema".serving k
         where k.subscription = $1 and k.worker = $2 and k.until >= :"schema".clock() + $6 * 2 / 3
-          and (k.number, k.runs, k.lanes) is not distinct from ($3, $4, coalesce($5, k.lanes)))
+          and (k.number, k.runs, k.lanes, k.waits) is not distinct from ($3, $4, coalesce($5, k.lanes), $7))
     on conflict (subscription, worker) do update
-    set number = $3, runs = $4, lanes = coalesce($5, v.lanes), until = :"schema".clock() + $6
+    set number = $3, runs = $4, lanes = coalesce($5, v.lanes), until = :"schema".clock() + $6, waits = $7
 $$;
 
 -- A subscription as a worker of a definition has to know it.
@@ -439,7 +466,8 @@ as $$
         'id', s.id, 'number', d.number, 'newest', s.definition, 'lanes', d.lanes, 'orders', d.orders,
         'status', s.status, 'in_code', s.in_code, 'settings', s.settings,
         'since', :"schema".since_of(s.since, s.since_above), 'acted', s.acted, 'limits', s.limits,
-        'barrier', case when s.barrier_until >= :"schema".clock() then s.barrier end,
+        'rekeys', s.rekeys, 'forced', s.forced,
+        'barrier', case when s.barrier_until >= :"schema".clock() and not s.barrier_yields then s.barrier end,
         'barrier_at', case when s.barrier_until >= :"schema".clock() then s.barrier_at end,
         'life', (select l.token from :"schema".server_life l),
         'begun', (select min(p) from :"schema".definitions f, unnest(f.positions) p where f.subscription = s.id and f.number = 1))

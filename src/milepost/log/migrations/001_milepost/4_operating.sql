@@ -15,6 +15,22 @@ begin
     return true;
 end $$;
 
+-- Whoever has something out gives it back at once, while nothing may run: nobody waits for it any more. What was pulled
+-- is nobody's from here on.
+create function :"schema".take_back(subscription bigint) returns void
+language plpgsql volatile
+as $$
+declare
+    now timestamptz := :"schema".clock();
+begin
+    perform :"schema".act(subscription);
+    update :"schema".subscriptions s set forced = s.acted where s.id = take_back.subscription;
+    update :"schema".deliveries d
+    set state = case when d.attempts > 0 then 'retrying' else 'waiting' end, due = case when d.attempts > 0 then now end,
+        since = now, claim = null, expires = null, revision = d.revision + 1
+    where d.subscription = take_back.subscription and d.claim is not null;
+end $$;
+
 -- What was passed over above a position, and up to another, comes again: it is passed over no longer, whatever lanes there
 -- were.
 create function :"schema".forget_leaps(subscription bigint, above bigint, up_to bigint) returns void

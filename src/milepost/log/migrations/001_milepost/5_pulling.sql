@@ -62,6 +62,8 @@ begin
     return array(select k from unnest(keys[:512]) k where pg_try_advisory_xact_lock(hashtextextended(k, whole)));
 end $$;
 
+-- What follows says by an order which index it takes, as `exchange` does.
+
 -- Of each of these keys, which are locked, the lowest row becomes its head, if it has none. A parked one counts where it
 -- blocks its key. Tells how many.
 create function :"schema".promote_heads(subscription bigint, keys text[], blocks boolean) returns bigint
@@ -86,18 +88,19 @@ begin
                 (
                     select d.ctid as row_id, d."position"
                     from :"schema".deliveries d
-                    where d.subscription = promote_heads.subscription and d.lane = 0 and d.key = k.key
+                    where d.subscription = promote_heads.subscription and d.lane = 0
+                      and d.key between k.key and k.key
                       and d.state in ('waiting', 'running', 'retrying', 'unrouted')
-                    order by d."position"
+                    order by d.key, d."position"
                     limit 1
                 )
                 union all
                 (
                     select d.ctid, d."position"
                     from :"schema".deliveries d
-                    where blocks and d.subscription = promote_heads.subscription and d.lane = 0 and d.key = k.key
-                      and d.state = 'parked'
-                    order by d."position"
+                    where blocks and d.subscription = promote_heads.subscription and d.lane = 0
+                      and d.key between k.key and k.key and d.state = 'parked'
+                    order by d.key, d."position"
                     limit 1
                 )
             ) h
@@ -106,7 +109,8 @@ begin
         ) l
         left join lateral (
             select d."position" from :"schema".deliveries d
-            where d.subscription = promote_heads.subscription and d.key = k.key and d.head
+            where d.subscription = promote_heads.subscription and d.key between k.key and k.key and d.head
+            order by d.key
             limit 1
         ) h on true
         where h."position" is null);
@@ -121,6 +125,7 @@ language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
@@ -134,7 +139,8 @@ begin
         cross join lateral (
             select d.ctid as row_id
             from :"schema".deliveries d
-            where d.subscription = place_heads.subscription and d.key = k.key and d.head is null
+            where d.subscription = place_heads.subscription and d.key between k.key and k.key and d.head is null
+            order by d.key
             limit 9223372036854775807
         ) d
         union all
@@ -143,19 +149,23 @@ begin
         cross join lateral (
             select d.ctid as row_id, d."position"
             from :"schema".deliveries d
-            where d.subscription = place_heads.subscription and d.key = k.key and d.head and d.claim is null
+            where d.subscription = place_heads.subscription and d.key between k.key and k.key and d.head
+              and d.claim is null
+            order by d.key
             limit 9223372036854775807
         ) d
         left join lateral (
             select b."position" from :"schema".deliveries b
-            where b.subscription = place_heads.subscription and b.lane = 0 and b.key = k.key
+            where b.subscription = place_heads.subscription and b.lane = 0 and b.key between k.key and k.key
               and b."position" < d."position" and b.state in ('waiting', 'running', 'retrying', 'unrouted')
+            order by b.key, b."position"
             limit 1
         ) a on true
         left join lateral (
             select b."position" from :"schema".deliveries b
-            where blocks and b.subscription = place_heads.subscription and b.lane = 0 and b.key = k.key
-              and b."position" < d."position" and b.state = 'parked'
+            where blocks and b.subscription = place_heads.subscription and b.lane = 0
+              and b.key between k.key and k.key and b."position" < d."position" and b.state = 'parked'
+            order by b.key, b."position"
             limit 1
         ) p on true
         where a."position" is not null or p."position" is not null);
@@ -190,7 +200,8 @@ begin
         from unnest(keys) k(key)
         left join lateral (
             select d."position" from :"schema".deliveries d
-            where d.subscription = place_unsure.subscription and d.key = k.key and d.head
+            where d.subscription = place_unsure.subscription and d.key between k.key and k.key and d.head
+            order by d.key
             limit 1
         ) h on true
         left join lateral (
@@ -289,8 +300,9 @@ begin
     ), fresh as materialized (
         select d.ctid as row_id, d.size
         from :"schema".deliveries d
-        where d.subscription = claim_ready.subscription and d.state = 'waiting' and d.head and d."position" <= up_to
-        order by d."position"
+        where d.subscription = claim_ready.subscription and d.lane between 0 and 0 and d.state = 'waiting' and d.head
+          and d."position" <= up_to
+        order by d.lane, d."position"
         limit most - (select count(*) from again)
         for no key update skip locked
     ), chosen as (
@@ -329,6 +341,7 @@ language plpgsql volatile
 set plan_cache_mode = force_generic_plan
 set enable_seqscan = off
 set enable_bitmapscan = off
+set enable_sort = off
 set enable_hashjoin = off
 set enable_mergejoin = off
 set jit = off
@@ -344,14 +357,16 @@ begin
         from given g
         left join lateral (
             select d."position" from :"schema".deliveries d
-            where g.is_first and d.subscription = choose_heads.subscription and d.lane = 0 and d.key = g.key
-              and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            where g.is_first and d.subscription = choose_heads.subscription and d.lane = 0
+              and d.key between g.key and g.key and d.state in ('waiting', 'running', 'retrying', 'unrouted')
+            order by d.key, d."position"
             limit 1
         ) a on true
         left join lateral (
             select d."position" from :"schema".deliveries d
             where blocks and g.is_first and d.subscription = choose_heads.subscription and d.lane = 0
-              and d.key = g.key and d.state = 'parked'
+              and d.key between g.key and g.key and d.state = 'parked'
+            order by d.key, d."position"
             limit 1
         ) p on true
     ), counted as (
@@ -519,14 +534,18 @@ set enable_seqscan = off
 set enable_bitmapscan = off
 set enable_sort = off
 as $$
-begin
-    delete from :"schema".deliveries d
-    where d.ctid = any (array(
+declare
+    gone tid[] := array(
         select o.ctid from :"schema".deliveries o
         where o.subscription = prune_done.subscription and o.state = 'done' and o.since < before
         order by o.since
         limit 1000
-        for no key update skip locked));
+        for no key update skip locked);
+begin
+    -- Workers call this all the time: without such rows they wait for nobody who holds up writers of the table.
+    if cardinality(gone) > 0 then
+        delete from :"schema".deliveries d where d.ctid = any (gone);
+    end if;
 end $$;
 
 -- What whoever pulls does: claims rows that are ready, and then, if a page of the log comes along and there is room,
@@ -595,8 +614,8 @@ begin
            ) is not null as has_unsure,
            (
                select true from :"schema".deliveries d
-               where d.subscription = opened.id and d.state = 'waiting' and d.head
-               order by d."position" limit 1
+               where d.subscription = opened.id and d.lane between 0 and 0 and d.state = 'waiting' and d.head
+               order by d.lane, d."position" limit 1
            ) is not null as has_ready,
            (
                select d.due from :"schema".deliveries d
@@ -693,7 +712,9 @@ begin
         attempts = d.attempts + 1, total = d.total + 1, since = now, claim = null, expires = null,
         reason = coalesce(g.reason, ''), error = coalesce(g.error, ''), revision = d.revision + 1
     from (
-        select u.row_id, coalesce(u.outcome = 'park', false) as parks, u.reason, u.error
+        -- A reason is one line, whoever gives it.
+        select u.row_id, coalesce(u.outcome = 'park', false) as parks, u.error,
+               regexp_replace(btrim(u.reason, E' \t\r\n\f\v'), '\s*[\n\r\v\f\u0085\u2028\u2029]\s*', ' ', 'g') as reason
         from unnest(row_ids, outcomes, reasons, errors) u(row_id, outcome, reason, error)
     ) g
     where d.ctid = g.row_id;
@@ -893,6 +914,13 @@ declare
     outcomes text[];
     held integer[];
 begin
+    if extract(epoch from after) not between 0 and 3162240000 then
+        raise invalid_parameter_value using message =
+            'after: an interval from 0 seconds to a hundred years is wanted, not ' || after;
+    elsif extract(epoch from timeout) <= 0 or extract(epoch from timeout) > 3162240000 then
+        raise invalid_parameter_value using message =
+            'timeout: an interval of more than 0 seconds and at most a hundred years is wanted, not ' || timeout;
+    end if;
     select coalesce(array_agg(g.token), '{}'), array_agg(g.outcome) into tokens, outcomes
     from (
         select unnest(ack), 'ack' union select unnest(retry), 'retry' union select unnest(park), 'park'
@@ -974,8 +1002,14 @@ end $$;
 -- from is what it says then: an owner that writes it at the same moment is waited for, and what an owner writes later
 -- does not find its revision. Whoever works on them is to look at once. A plan from when there were few rows does not read
 -- them all.
+--
+-- Of two people who decide at once one moves a delivery, and the other is told. Where they were chosen by their state,
+-- `seen` and `revisions` have what each said then: the state must be the same, and the revision too if the decision
+-- leaves the state as it is. One without these was named by its position. Only a person moves what is parked: if it was
+-- parked when this began, it must still be.
 create function :"schema".decide(
-    subscription bigint, positions bigint[], becomes text, applies_to text[], anew boolean
+    subscription bigint, positions bigint[], seen text[], revisions bigint[], becomes text, applies_to text[],
+    anew boolean
 ) returns table ("position" bigint, state text, moved boolean)
 language plpgsql volatile
 set enable_seqscan = off
@@ -986,6 +1020,7 @@ declare
     opened :"schema".subscriptions;
     is_pulled boolean;
     keys text[];
+    before text[];
     places bigint[];
     states text[];
     row_ids tid[];
@@ -993,6 +1028,16 @@ declare
     now timestamptz;
 begin
     select * into opened from :"schema".subscriptions s where s.id = decide.subscription;
+    -- Before anybody is waited for.
+    before := array(
+        select coalesce(p.seen, d.state)
+        from unnest(positions, seen) with ordinality p("position", seen, place)
+        left join lateral (
+            select d.state from :"schema".deliveries d
+            where p.seen is null and d.subscription = decide.subscription and d."position" = p."position"
+            limit 1
+        ) d on true
+        order by p.place);
     is_pulled := not opened.in_code and opened.settings ->> 'tracking' = 'all';
     if is_pulled then
         keys := array(
@@ -1007,13 +1052,22 @@ begin
         perform :"schema".lock_keys(decide.subscription, keys);
     end if;
     select array_agg(l."position"), array_agg(l.state), array_agg(l.row_id),
-           array_agg(coalesce(l.state = any (applies_to), false))
+           array_agg(coalesce(
+               l.state = any (applies_to)
+               and case
+                       when l.known is null then l.before is distinct from 'parked' or l.state = 'parked'
+                       else l.state = l.before and (l.state <> becomes or l.revision = l.known)
+                   end, false))
     into places, states, row_ids, decided
     from (
-        select p."position", d.state, d.row_id
-        from (select distinct p."position" from unnest(positions) p("position") order by p."position") p
+        select p."position", p.before, p.known, d.state, d.revision, d.row_id
+        from (
+            select distinct on (p."position") p."position", p.before, p.known
+            from unnest(positions, before, revisions) p("position", before, known)
+            order by p."position"
+        ) p
         left join lateral (
-            select d.state, d.ctid as row_id from :"schema".deliveries d
+            select d.state, d.revision, d.ctid as row_id from :"schema".deliveries d
             where d.subscription = decide.subscription and d."position" = p."position"
             limit 1
             for no key update
@@ -1021,7 +1075,7 @@ begin
     ) l;
     now := :"schema".clock();
     update :"schema".deliveries d
-    set state = becomes, attempts = case when anew then 0 else d.attempts end, since = now,
+    set state = becomes, attempts = case when anew then 0 else d.attempts end, since = now, waits_since = null,
         -- An owner looks at what is due; who pulls has nothing to do with what is skipped.
         due = case when becomes = 'retrying' or not is_pulled then now end,
         head = is_pulled and becomes = 'retrying' and d.key is null, revision = d.revision + 1
@@ -1080,3 +1134,24 @@ begin
         limit 10
         for update skip locked));
 end $$;
+
+-- The lanes of a subscription that read no further, each with the limit that is reached, as their workers told a moment
+-- ago. Of one that is pulled nobody has to tell: what waits is counted, and names the key.
+create function :"schema".stopped_lanes(of :"schema".subscriptions) returns table (lane integer, "limit" jsonb)
+language sql stable
+as $$
+    select distinct on (t.lane) t.lane, t."limit"
+    from :"schema".reports r
+    cross join lateral jsonb_to_recordset(r.stopped) as t(lane integer, "limit" jsonb)
+    where r.subscription = (of).id and r.until >= :"schema".clock() and t.lane < (of).lanes
+    union all
+    select 0, jsonb_build_object(
+        'limit', 'max_waiting', 'most', (of).settings -> 'max_waiting', 'rows', n.waiting,
+        'key', (
+            select d.key from :"schema".deliveries d
+            where d.subscription = (of).id and d.lane = 0 and d.state = 'waiting' and d.head is not true
+            order by d."position" limit 1))
+    from (select sum(c.waiting) as waiting from :"schema".counts c where c.subscription = (of).id) n
+    where not (of).in_code and (of).settings ->> 'tracking' = 'all' and (of).settings ->> 'ordered_by' is not null
+      and n.waiting >= ((of).settings ->> 'max_waiting')::bigint
+$$;

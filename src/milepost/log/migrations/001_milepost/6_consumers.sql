@@ -33,8 +33,8 @@ begin
 end $$;
 
 -- Creates one, or changes it if that is wanted; tells what came of it: `created`, `updated`, `exists`, `in_code`;
--- `reorders`, when it orders otherwise and nothing was done, for that takes a barrier; or `tracks`, when it tracks
--- otherwise, which cannot be changed.
+-- `reorders`, when it orders otherwise and nobody has its lane, and nothing was done, for that takes a barrier: an owner
+-- does it by itself; or `tracks`, when it tracks otherwise, which cannot be changed.
 create function :"schema".create_subscription(declared jsonb, settings jsonb, if_exists text, program text) returns text
 language plpgsql volatile
 as $$
@@ -43,6 +43,9 @@ declare
     made :"schema".subscriptions;
     current :"schema".definitions;
     stands record;
+    is_pulled boolean := settings ->> 'tracking' = 'all';
+    selects_otherwise boolean;
+    orders_otherwise boolean;
 begin
     found_or_made := :"schema".open_subscription(declared);
     made := found_or_made.opened;
@@ -68,21 +71,25 @@ begin
     end if;
     select * into current from :"schema".definitions d
     where d.subscription = made.id and d.number = made.definition;
-    if current.orders <> declared ->> 'orders' then
+    selects_otherwise := current.selects <> declared ->> 'selects';
+    orders_otherwise := current.orders <> declared ->> 'orders';
+    stands := :"schema".stand(made.id, 1);
+    if orders_otherwise and (is_pulled or not stands.held) then
         return 'reorders';
     end if;
     -- Where it began stays what it was.
     settings := settings || jsonb_build_object('start', made.settings -> 'start');
-    if current.selects <> declared ->> 'selects' then
-        stands := :"schema".stand(made.id, 1);
+    if selects_otherwise or orders_otherwise then
         made.definition := :"schema".add_definition(
-            made.id, declared, current.orders, 1, program, stands.positions, stands.aheads);
+            made.id, declared, declared ->> 'orders', 1, program, stands.positions, stands.aheads);
         -- Who pulls goes by it at once; an owner when it has heard of it.
-        update :"schema".definitions d set adopted = settings ->> 'tracking' = 'all'
+        update :"schema".definitions d set adopted = is_pulled
         where d.subscription = made.id and d.number = made.definition;
     end if;
-    if made.settings <> create_subscription.settings or current.selects <> declared ->> 'selects' then
-        update :"schema".subscriptions s set settings = create_subscription.settings where s.id = made.id;
+    if made.settings <> create_subscription.settings or selects_otherwise then
+        update :"schema".subscriptions s
+        set settings = create_subscription.settings, rekeys = s.rekeys or orders_otherwise
+        where s.id = made.id;
         perform :"schema".act(made.id);
     end if;
     return 'updated';
@@ -111,8 +118,45 @@ begin
     perform :"schema".add_definition(
         subscription, declared, declared ->> 'orders', 1, program, stands.positions, stands.aheads);
     update :"schema".subscriptions s
-    set settings = reorder_created.settings || jsonb_build_object('start', s.settings -> 'start')
+    set settings = reorder_created.settings || jsonb_build_object('start', s.settings -> 'start'), rekeys = false
     where s.id = reorder_created.subscription;
     perform :"schema".lift_barrier(subscription, barrier);
     return true;
+end $$;
+
+-- The owner of the lane of a created one gives all rows their keys by the order in force, whatever is out. `known` has
+-- the positions and revisions of those that it knows, null for any revision: it is told what they say now, as far as the
+-- revision was that. Null if it is the owner no longer.
+create function :"schema".rekey(
+    subscription bigint, life uuid, epoch bigint, revision bigint, number integer, rows jsonb, known jsonb
+) returns json
+language plpgsql volatile
+as $$
+declare
+    last :"schema".cursors;
+    same bigint[];
+begin
+    perform :"schema".require_life(life), :"schema".write_through();
+    -- Nobody takes the lane meanwhile.
+    perform from :"schema".subscriptions s where s.id = rekey.subscription for no key update;
+    select * into last from :"schema".cursors c
+    where c.subscription = rekey.subscription and c.lane = 0
+    order by c.revision desc limit 1;
+    if (last.epoch, last.revision) is distinct from (rekey.epoch, rekey.revision) then
+        return null;
+    end if;
+    same := array(
+        select d."position" from jsonb_to_recordset(known) as k("position" bigint, revision bigint)
+        join :"schema".deliveries d on d.subscription = rekey.subscription and d."position" = k."position"
+        where k.revision is null or d.revision = k.revision);
+    perform :"schema".place_rows(subscription, rows);
+    update :"schema".definitions d
+    set positions = array[last."position"], aheads = jsonb_build_array(last.ahead), since = :"schema".clock(),
+        adopted = true
+    where d.subscription = rekey.subscription and d.number <= rekey.number and not d.adopted;
+    update :"schema".subscriptions s set rekeys = false
+    where s.id = rekey.subscription and s.definition = rekey.number;
+    return coalesce((
+        select json_agg(:"schema".loaded(d) -> 'row') from :"schema".deliveries d
+        where d.subscription = rekey.subscription and d."position" = any (same)), '[]');
 end $$;

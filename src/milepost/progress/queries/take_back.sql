@@ -1,0 +1,1 @@
+select :"schema".take_back(%(subscription)s::bigint)

@@ -1,0 +1,1 @@
+select :"schema".yield_barrier(%(subscription)s::bigint, %(barrier)s::text, %(during)s::interval)
