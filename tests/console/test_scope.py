@@ -11,7 +11,8 @@ import pytest
 from console.test_pages import text_of
 from milepost import Milepost, NewMessage
 from milepost.console import Console, watch
-from milepost.console.pages import PAGES
+from milepost.console.definition import Definition, definition_of
+from milepost.console.pages import PAGES, subscription
 from milepost.server import create_app
 from milepost.server.access import doorkeeper
 from milepost.server.access.reach import Within
@@ -309,3 +310,21 @@ async def test_what_follows_keeps_to_the_scope(
             await mp.manage("billing/growing").update(category=["order", "wages"])
             seen += [line async for line in followed]
             assert not FOREIGN.search("".join(seen).replace(REFUSED, ""))
+
+
+async def test_a_subscription_is_shown_only_as_far_as_the_scope_has_what_was_read_of_it(
+    mp: Milepost, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes to select more after its page was admitted, before what is shown is read."""
+    await mp.create_subscription("billing/growing", category="order")
+    page = Call("subscriptions/billing/growing")
+    assert (await browser.does("GET", page)).status_code == 200
+
+    async def changed_before(mp: Milepost, group: str, name: str) -> Definition | None:
+        await mp.manage(f"{group}/{name}").update(category=["order", "wages"])
+        return await definition_of(mp, group, name)
+
+    monkeypatch.setattr(subscription, "definition_of", changed_before)
+    answer = await browser.does("GET", page)
+    assert answer.status_code == 403
+    assert not FOREIGN.search(answer.text)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -12,6 +12,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from milepost import InvalidMessage, Milepost, NewMessage, UnknownSubscription
+from milepost.engine.info import Overview
 from milepost.engine.trace.traced import Neighbour
 from milepost.progress.memory import MemoryProgress
 from milepost.server import create_app
@@ -469,6 +470,27 @@ class TestSubscriptions:
         assert len(done(await unscoped.get(f"{WIDE}/deliveries"))["deliveries"]) == 7
         await log.manage("billing/widest").retry(all=True)
         problem(await scoped.post(f"{WIDE}/pull"), FORBIDDEN, "stream 'orderline-1'")
+
+    @pytest.mark.parametrize("path", ["/v1/subscriptions/billing/growing", "/v1/subscriptions"])
+    async def test_what_is_shown_is_checked_after_it_was_read(
+        self, log: Milepost, scoped: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, path: str
+    ) -> None:
+        """Another program changes what a subscription selects after the request was admitted."""
+        await log.create_subscription("billing/growing", category="order")
+        assert "growing" in (await scoped.get(path)).text
+        changed = log.manage("billing/growing")
+
+        def changed_before(read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+            async def change_and_read(*arguments: Any) -> Any:
+                await changed.update(category=["order", "payment"])
+                return await read(*arguments)
+
+            return change_and_read
+
+        monkeypatch.setattr(Overview, "one", changed_before(Overview.one))
+        monkeypatch.setattr(Overview, "all", changed_before(Overview.all))
+        answer = await scoped.get(path)
+        assert not re.search("payment|growing.*category", answer.text)
 
     async def test_where_progress_is_not_known_nothing_is_within(self, database_url: str, schema: str) -> None:
         async with Milepost(database_url, schema=schema, progress=MemoryProgress()) as mp:

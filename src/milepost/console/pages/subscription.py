@@ -54,10 +54,12 @@ async def show(visit: NamedDependency[Visit], group: FromPath[str], name: FromPa
         await visit.reach.check_subscription(group, name)
         info = snapshot.by_address.get(f"{group}/{name}") or await subscription.info()
         is_created = info.settings is not None
+        definition = await definition_of(visit.mp, info.group, info.name)
+        visit.reach.check_shown(info.settings, None if definition is None else definition.selects)
         points = history.of(f"{group}/{name}")
         return {
             "info": info,
-            "definition": await definition_of(visit.mp, info.group, info.name),
+            "definition": definition,
             "statistics": await subscription.statistics() if is_created else None,
             "lags": [(point.at, point.lag) for point in points],
             "rates": [(point.at, point.rate) for point in points],

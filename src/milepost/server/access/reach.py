@@ -83,6 +83,16 @@ class Reach:
         self.scope.check_selection(found.category, found.stream)
         return found
 
+    def check_shown(self, *selections: Mapping[str, Any] | None) -> None:
+        """Refuse to show what was read of a subscription that has come to select more than the scope has.
+
+        `check_subscription` alone does not suffice: another program may change the subscription between it and the
+        statement that reads what is shown. None: nothing of its selection is shown.
+        """
+        for selection in selections:
+            if selection is not None:
+                self.scope.check_selection(_names(selection.get("category")), _names(selection.get("stream")))
+
     async def check_creation(self, group: str, name: str, options: Mapping[str, Any]) -> None:
         """Refuse to create a subscription outside of the scope, and to take over one that is there."""
         if not self.scope.limited:

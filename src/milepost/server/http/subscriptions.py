@@ -68,9 +68,12 @@ async def list_(
     """
     if group is not None:
         reach.scope.check_group(group)
+    found = await mp.subscriptions()
+    # Asked last: one that came to select more since then is left out.
     sees = await reach.sees()
-    found = [info for info in await mp.subscriptions() if sees(info.group, info.name)]
-    return Subscriptions([info for info in found if group is None or info.group == group])
+    return Subscriptions(
+        [info for info in found if sees(info.group, info.name) and (group is None or info.group == group)]
+    )
 
 
 @post(
@@ -118,9 +121,13 @@ def _group(given: str) -> str:
     operation_id="show_subscription",
     opt=operation(Role.READ, UNKNOWN_SUBSCRIPTION, within=Within.SUBSCRIPTION),
 )
-async def show(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
+async def show(
+    mp: NamedDependency[Milepost], reach: NamedDependency[Reach], group: Group, name: Name
+) -> SubscriptionInfo:
     """How a subscription stands."""
-    return await managed(mp, group, name).info()
+    info = await managed(mp, group, name).info()
+    reach.check_shown(info.settings)
+    return info
 
 
 @get(
