@@ -219,7 +219,7 @@ async def test_slow_transactions_leave_connections_to_others(make_mp: MakeMilepo
     program = make_mp(pool_size=3, concurrency=5)
     seen, running, over = Seen(), asyncio.Semaphore(0), asyncio.Event()
 
-    @program.subscription("slow", category="slow", concurrency=4)
+    @program.subscription("slow", category="slow", lanes=16, concurrency=4)
     async def slow(message: Message[Any], tx: Transaction) -> None:
         running.release()
         await over.wait()
