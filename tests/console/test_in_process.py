@@ -59,6 +59,20 @@ async def test_foreign_text_is_only_text(browser: httpx.AsyncClient, mp: Milepos
         assert "<script>document" not in answer.text
 
 
+async def test_a_link_from_another_site_asks_again_with_the_cookies(
+    browser: httpx.AsyncClient, secret: str
+) -> None:
+    """A browser sends none with what another site leads to, and all with what this page then leads to."""
+    await log_in(browser, secret)
+    cookies = dict(browser.cookies)
+    browser.cookies.clear()
+    asked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    answer = await browser.get("/console/log?q=a", headers=asked)
+    assert 'content="0; url=/console/log?q=a"' in answer.text
+    browser.cookies.update(cookies)
+    assert "ada" in (await browser.get("/console/log?q=a", headers=asked)).text
+
+
 async def test_a_form_brings_the_token_of_its_page(browser: httpx.AsyncClient, secret: str) -> None:
     csrf = await csrf_of(browser)
     for wrong in ("", csrf[:-2], f"{csrf}x"):

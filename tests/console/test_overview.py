@@ -114,10 +114,13 @@ async def test_every_number_of_a_subscription_is_in_its_row(site: Site, page: Pa
 
 
 async def places(page: Page) -> list[list[float]]:
-    """Where the figures and the columns begin, and the rows."""
+    """Where the figures and the rows begin, below the banner. A status that says more makes its column wider."""
     return await page.evaluate(  # type: ignore[no-any-return]
-        """[...document.querySelectorAll("#log dt, #subscriptions thead th, #subscriptions tbody th")]
-            .map(each => [each.getBoundingClientRect().x, each.getBoundingClientRect().y])"""
+        """() => {
+            const top = document.querySelector("main").getBoundingClientRect().y;
+            return [...document.querySelectorAll("#log dt, #subscriptions tr th:first-child")]
+                .map(each => [each.getBoundingClientRect().x, each.getBoundingClientRect().y - top]);
+        }"""
     )
 
 
@@ -168,6 +171,8 @@ async def test_each_page_is_accessible_in_both_themes_and_fits_a_phone(
     await page.goto(site.path())
     await assert_readable(page)
     await page.get_by_role("button", name="Light or dark").click()
+    # A browser may keep a cookie a moment after it was told to; reading it waits for that.
+    await page.wait_for_function("document.cookie.includes('milepost_theme=dark')")
     await page.reload()
     assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
     await mp.manage("a" * 200).delete()

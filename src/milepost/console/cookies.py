@@ -22,8 +22,9 @@ def cookies_of(scope: Scope) -> Mapping[str, str]:
     """
     cookies = {}
     for cookie in (header(scope, b"cookie") or "").split(";"):
-        name, _, value = cookie.partition("=")
-        cookies[name.strip()] = value.strip()
+        name, equals, value = cookie.partition("=")
+        if equals:
+            cookies[name.strip()] = value.strip()
     return cookies
 
 
