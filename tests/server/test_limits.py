@@ -13,6 +13,8 @@ from engine.consuming.taking import until
 from milepost import Milepost
 from milepost.console import Console
 from milepost.server import serving
+from milepost.server.asgi import Receive, Scope, Send, header
+from milepost.server.gate import Gate
 from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
 from server.answers import problem
 from server.process import StartServer
@@ -176,6 +178,51 @@ class TestHeads:
         answer = await asyncio.to_thread(send, (await serve(rest_seconds=0.1)).port, request_)
         assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 415 "))
         assert problem_in(answer)
+
+
+CHUNKED = (
+    b"POST /v1/streams/a-1 HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\n\r\n"
+)
+
+
+class TestWhatStandsAroundPiecesOfABody:
+    """Trailers, and what may stand behind the size of a piece: nobody wants it, and it has no end."""
+
+    @pytest.mark.parametrize("more", [b"X: y\r\n" * 50_000, b"X: " + b"y" * 300_000], ids=["many", "a long one"])
+    @pytest.mark.parametrize("body", [b'c\r\n{"type":"a"}\r\n0\r\n', b"1\r\n{\r\n1;"], ids=["trailers", "size"])
+    @pytest.mark.parametrize("access", ["local", "tokens"])
+    async def test_too_much_of_it(self, serve: Serve, access: str, body: bytes, more: bytes) -> None:
+        """Also where the answer is there already, and the rest is read only so that the client gets to it."""
+        server = await serve(access=access, rest_seconds=60)
+        answer = await asyncio.to_thread(send, server.port, CHUNKED + body, more=more)
+        assert not answer or answer.startswith((b"HTTP/1.1 431 ", b"HTTP/1.1 401 ", b"HTTP/1.1 400 "))
+
+    async def test_small_pieces_are_no_trailers(self, serve: Serve) -> None:
+        body = b'{"type":"a"}' + b" " * 40_000
+        pieces = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+        async with (await serve(head_bytes=1000)).client() as client:
+            reader, writer = await asyncio.open_connection("127.0.0.1", client.base_url.port)
+            writer.write(CHUNKED + pieces + b"0\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+            writer.close()
+
+    async def test_trailers_are_no_headers(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+        server = await serve()
+        scopes: list[Scope] = []
+        answer = Gate._answer
+
+        async def seen(self: Gate, scope: Scope, receive: Receive, send: Send) -> None:
+            scopes.append(scope)
+            await answer(self, scope, receive, send)
+
+        monkeypatch.setattr(Gate, "_answer", seen)
+        trailers = b"0\r\nAuthorization: Bearer x\r\nConnection: close\r\n\r\n"
+        request = CHUNKED.replace(b"Host", b"Connection: close\r\nHost")
+        answered = await asyncio.to_thread(send, server.port, request + b'c\r\n{"type":"a"}\r\n' + trailers)
+        assert answered.startswith(b"HTTP/1.1 200 ")
+        [scope] = [scope for scope in scopes if scope["method"] == "POST"]
+        assert header(scope, b"authorization") is None
 
 
 async def test_too_many_connections(serve: Serve) -> None:

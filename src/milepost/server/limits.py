@@ -31,7 +31,8 @@ class Limits:
     `rest_seconds`: how long the rest of a body that nobody reads any more may take, so that its sender gets to the
     answer. Defaults to 5.
     `url_bytes`: the longest address, with its parameters. Defaults to 32 KiB.
-    `head_bytes`: the largest head of a request, the address included. Defaults to 64 KiB.
+    `head_bytes`: the largest head of a request, the address included; and how much may come between two pieces of
+    a body, such as trailers. Defaults to 64 KiB.
     `head_seconds`: how long a head may take to arrive. Defaults to 10.
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
     `pipelined`: how many requests of a connection may wait for the answer to one before them. What comes beyond is

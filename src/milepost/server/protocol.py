@@ -22,6 +22,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._taking: asyncio.TimerHandle | None = None
         self._in_head = True
         self._head_size = 0
+        """Bytes that came since the last piece of a body: of a head, or of what stands around pieces."""
         self._refused = False
 
     # Coming and going
@@ -45,13 +46,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refused:
             return
-        if self._in_head:
-            self._head_size += len(data)
-            if self._arriving is None:
-                self._arrives_within(self._limits.head_seconds)
+        self._head_size += len(data)
+        if self._in_head and self._arriving is None:
+            self._arrives_within(self._limits.head_seconds)
         super().data_received(data)
-        if self._in_head and self._head_size > self._limits.head_bytes:
+        if self._head_size > self._limits.head_bytes:
             self._refuse_head()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Nobody wants a trailer, and there may be any number of them: the parser calls them headers, too.
+        if self._in_head:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self._refused:
@@ -59,15 +64,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= self._limits.pipelined:
             self._end_after_answers()
             return
-        self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self._limits.head_bytes:
             self._refuse_head()
             return
+        self._in_head, self._head_size = False, 0
         self._arrives_within(self._limits.body_seconds + self._limits.rest_seconds)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._head_size = 0
         if not self._refused:
             super().on_body(body)
 
@@ -130,6 +136,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
 
     def _refuse_head(self) -> None:
+        if not self._in_head and (self.cycle.response_started or self.pipeline):
+            # An answer in another one would be nobody's.
+            self._refused = True
+            self.transport.abort()
+            return
         limit = self._limits.head_bytes
         self._refuse(Refused(HEAD_TOO_LARGE, f"Address and headers have more than {limit:,} bytes"))
 
