@@ -1,6 +1,7 @@
 """What keeps foreign text and foreign pages out, without a browser and without a process."""
 
 import asyncio
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from milepost import Milepost, NewMessage
 from milepost.console import Console
+from milepost.console.cookies import FLASH
 from milepost.server import create_app
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
@@ -122,8 +124,13 @@ async def test_forms_of_strangers_use_up_nothing_of_others(mp: Milepost, secret:
 
 @pytest.mark.parametrize(
     "headers",
-    [{"origin": "https://evil.example"}, {"origin": "null"}, {"sec-fetch-site": "cross-site"}],
-    ids=["origin", "null", "site"],
+    [
+        {"origin": "https://evil.example"},
+        {"origin": "null"},
+        {"origin": "https://["},
+        {"sec-fetch-site": "cross-site"},
+    ],
+    ids=["origin", "null", "no address", "site"],
 )
 async def test_a_form_of_another_site_is_refused(
     browser: httpx.AsyncClient, secret: str, headers: dict[str, str]
@@ -137,3 +144,10 @@ async def test_logging_in_leads_to_no_other_site(browser: httpx.AsyncClient, sec
         assert (await log_in(browser, secret, next=goal)).headers["location"] == "/console", goal
         browser.cookies.clear()
     assert (await log_in(browser, secret, next="/console/log?q=a")).headers["location"] == "/console/log?q=a"
+
+
+async def test_a_cookie_that_nests_deeply_is_none(browser: httpx.AsyncClient) -> None:
+    """Also for somebody who has not logged in."""
+    words = urlsafe_b64encode(b'{"x":' + b"[" * 20_000).decode()
+    answer = await browser.get("/console/login", headers={"cookie": f"{FLASH}={words}"})
+    assert answer.status_code == 200

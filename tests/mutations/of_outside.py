@@ -69,7 +69,7 @@ OUTSIDE = (
     Mutation(
         "a page of another site may use a local server",
         "server/hosts.py",
-        '    if origin is not None and _authority(origin) != header(scope, b"host"):',
+        '    if origin is not None and authority_of(origin) != header(scope, b"host"):',
         '    if origin is None and header(scope, b"host") is None:',
         ("server/test_hosts.py::test_from_a_page_of_another_site",),
     ),

@@ -31,6 +31,9 @@ async def test_names_of_this_machine(mp: Milepost, host: str) -> None:
         "evil.example:8480",
         "localhost.evil.example",
         "localhost@evil.example",
+        "evil.example@localhost",
+        "localhost/evil.example",
+        "localhost?evil.example",
         "",
         "[",
         "127.0.0.1.x",
@@ -57,7 +60,9 @@ async def test_from_another_machine(mp: Milepost) -> None:
             done(await local.get("/v1/head"))
 
 
-@pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-real-ip"])
+@pytest.mark.parametrize(
+    "name", ["forwarded", "x-forwarded-for", "x-real-ip", "x-forwarded-host", "x-forwarded-proto", "via"]
+)
 async def test_through_a_proxy(mp: Milepost, name: str) -> None:
     async with client(mp) as local:
         problem(await local.get("/v1/head", headers={name: "192.0.2.1"}), NOT_LOCAL, "proxy")

@@ -5,7 +5,7 @@ import hmac
 import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
-from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from litestar.connection import ASGIConnection, Request
 from litestar.handlers import BaseRouteHandler
@@ -22,6 +22,7 @@ from milepost.server.access.visitor import ANYBODY, Visitor
 from milepost.server.asgi import Scope, header
 from milepost.server.beside import Served
 from milepost.server.body import BODY
+from milepost.server.hosts import authority_of
 from milepost.server.http.admission import refuse_options
 from milepost.server.problems import FORBIDDEN, INVALID, Refused
 from milepost.server.segments import names
@@ -169,7 +170,7 @@ def _check_origin(scope: Scope) -> None:
     """Refuses what a page of another site sent; browsers say so."""
     origin = header(scope, b"origin")
     came_from = header(scope, b"sec-fetch-site")
-    is_other = origin is not None and urlsplit(origin).netloc != header(scope, b"host")
+    is_other = origin is not None and authority_of(origin) != header(scope, b"host")
     if is_other or came_from not in (None, "same-origin"):
         raise Refused(FORBIDDEN, "A page of another site sent this")
 

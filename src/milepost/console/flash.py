@@ -30,5 +30,5 @@ def flash_of(cookie: str | None) -> Flash | None:
     """What a cookie says."""
     try:
         return msgspec.json.decode(urlsafe_b64decode(cookie), type=Flash) if cookie else None
-    except (Error, ValueError, msgspec.DecodeError):
+    except (Error, ValueError, RecursionError, msgspec.DecodeError):
         return None

@@ -8,7 +8,14 @@ from milepost.server.asgi import Scope, client_of, header
 from milepost.server.problems import NOT_LOCAL, WRONG_HOST, Refused
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-_FORWARDED = (b"forwarded", b"x-forwarded-for", b"x-real-ip")
+_FORWARDED = (
+    b"forwarded",
+    b"via",
+    b"x-forwarded-for",
+    b"x-forwarded-host",
+    b"x-forwarded-proto",
+    b"x-real-ip",
+)
 _TOKENS = "start it with --tokens and make one with `milepost token make`"
 
 
@@ -53,11 +60,11 @@ def check_local(scope: Scope) -> None:
     if _is_forwarded(scope):
         raise Refused(NOT_LOCAL, f"This came through a proxy, so anybody may have sent it: {_TOKENS}")
     origin = header(scope, b"origin")
-    if origin is not None and _authority(origin) != header(scope, b"host"):
+    if origin is not None and authority_of(origin) != header(scope, b"host"):
         raise Refused(NOT_LOCAL, f"A page of another site sent this: {_TOKENS}")
 
 
-def _authority(origin: str) -> str | None:
+def authority_of(origin: str) -> str | None:
     """What of an Origin header is the same as the Host header of its own site."""
     try:
         return urlsplit(origin).netloc
@@ -66,8 +73,10 @@ def _authority(origin: str) -> str | None:
 
 
 def _hostname(host: str | None) -> str | None:
-    """The name or address in a Host header, without its port."""
+    """The name or address in a Host header, without its port; None if anything else is in it."""
+    if not host or any(character in host for character in "@/?#"):
+        return None
     try:
-        return urlsplit(f"//{host}").hostname if host else None
+        return urlsplit(f"//{host}").hostname
     except ValueError:
         return None

@@ -105,7 +105,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
+        if self._refused:
+            return
         self._arrives_within(None)
+        if self._taking is not None or not (self.cycle is None or self.cycle.response_complete):
+            # The other protocol would not tell an answer that is under way that its client has gone.
+            self._refused = True
+            self.transport.abort()
+            return
         # From here on it is another protocol's.
         self._traffic.connections -= 1
         super().handle_websocket_upgrade()

@@ -18,6 +18,7 @@ from websockets.exceptions import InvalidStatus
 from engine.consuming.taking import orders, take, until
 from milepost import Milepost, NewMessage, Retry
 from milepost.server import serving
+from milepost.server.http.following import Followers
 from milepost.server.websocket import hall
 from server.process import ServerProcess, StartServer
 from server.websocket.conftest import Serve, Serving
@@ -36,17 +37,21 @@ def _connect(address: SplitResult) -> socket.socket:
     connection = socket.socket()
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.connect((address.hostname, address.port))
-    key = base64.b64encode(os.urandom(16)).decode()
-    connection.sendall(
-        f"GET /v1/subscriptions/default/shipping/consume HTTP/1.1\r\nhost: {address.netloc}\r\n"
-        f"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
-        f"sec-websocket-key: {key}\r\n\r\n".encode()
-    )
+    connection.sendall(_upgrade(address))
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):
         answer += connection.recv(1)
     assert answer.startswith(b"HTTP/1.1 101 ")
     return connection
+
+
+def _upgrade(address: SplitResult) -> bytes:
+    key = base64.b64encode(os.urandom(16)).decode()
+    return (
+        f"GET /v1/subscriptions/default/shipping/consume HTTP/1.1\r\nhost: {address.netloc}\r\n"
+        f"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
+        f"sec-websocket-key: {key}\r\n\r\n"
+    ).encode()
 
 
 def masked(opcode: int, payload: bytes, *, fin: bool = True) -> bytes:
@@ -101,6 +106,21 @@ async def test_too_many_wrong_frames(server: Serving) -> None:
         for _ in range(100):
             await talk.expect("problem")
         await talk.ended("bad frame", 1008)
+
+
+async def test_an_answer_that_is_under_way_becomes_no_websocket(server: Serving) -> None:
+    """Else nobody would tell the follower that its client has gone."""
+    address = urlsplit(server.address)
+    followers: Followers = server.app._inner._given["followers"]  # type: ignore[attr-defined]
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    writer.write(b"GET /v1/follow HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    await reader.readuntil(b"retry: ")
+    assert followers.count == 1
+    writer.write(_upgrade(address))
+    with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+        await reader.readuntil(b"HTTP/1.1 101 ")
+    writer.close()
+    await until(lambda: followers.count == 0)
 
 
 async def test_too_large_a_frame(mp: Milepost, serve: Serve) -> None:
