@@ -53,6 +53,19 @@ def seen(peer: str, **headers: str) -> tuple[str, str]:
         ({"forwarded": "for=1.1.1.1;proto=http, For=192.0.2.7;Proto=https"}, "192.0.2.7", "https"),
         ({"forwarded": 'for="[2001:db8::7]:4711";proto=https;host=a'}, "2001:db8::7", "https"),
         ({"forwarded": "for=_hidden"}, "_hidden", "http"),
+        # Several hops: how the client asked the first proxy counts, and not how one asked the next.
+        ({"forwarded": "for=192.0.2.7;proto=https, for=10.2.3.4;proto=http"}, "192.0.2.7", "https"),
+        ({"forwarded": "for=1.1.1.1;proto=https, for=192.0.2.7;proto=http, for=10.2.3.4"}, "192.0.2.7", "http"),
+        ({"x_forwarded_for": "192.0.2.7, 10.2.3.4", "x_forwarded_proto": "https, http"}, "192.0.2.7", "https"),
+        ({"x_forwarded_for": "192.0.2.7, 10.2.3.4", "x_forwarded_proto": "https"}, "192.0.2.7", "https"),
+        (
+            {"x_forwarded_for": "192.0.2.7, 10.2.3.4", "x_forwarded_proto": "https, https, http"},
+            "192.0.2.7",
+            "http",
+        ),
+        # A proxy sets one of the two headers, and passes on the other as the client sent it.
+        ({"x_forwarded_for": "192.0.2.7", "forwarded": "for=1.1.1.1;proto=https"}, "10.0.0.1", "http"),
+        ({"x_forwarded_for": "192.0.2.7", "forwarded": "for=192.0.2.7"}, "192.0.2.7", "http"),
         ({"forwarded": "x" * 10_000}, "10.0.0.1", "http"),
         ({"x_forwarded_for": "y" * 10_000}, "y" * 64, "http"),
     ],
@@ -60,6 +73,22 @@ def seen(peer: str, **headers: str) -> tuple[str, str]:
 def test_what_a_trusted_proxy_says(headers: dict[str, str], client: str, scheme: str) -> None:
     assert seen("10.0.0.1", **headers) == (client, scheme)
     assert seen("::ffff:10.0.0.1", **headers) in [(client, scheme), ("::ffff:10.0.0.1", scheme)]
+
+
+def test_lines_of_one_header_are_read_together() -> None:
+    """The last line is of the proxy that was asked last, the one before of the proxy before it."""
+    lines = [
+        (b"x-forwarded-for", b"1.1.1.1"),
+        (b"x-forwarded-for", b"192.0.2.7"),
+        (b"x-forwarded-for", b"10.2.3.4"),
+    ]
+    scope: Scope = {"type": "http", "scheme": "http", "client": ("10.0.0.1", 1), "headers": lines}
+    assert Proxies(["10.0.0.0/8"]).as_sent(scope)["client"][0] == "192.0.2.7"
+
+
+def test_a_proxy_that_says_two_things(caplog: pytest.LogCaptureFixture) -> None:
+    seen("10.0.0.1", x_forwarded_for="192.0.2.7", forwarded="for=1.1.1.1")
+    assert "a proxy at 10.0.0.1 says one thing in Forwarded and another in X-Forwarded-For" in caplog.text
 
 
 def test_nobody_else_is_believed(caplog: pytest.LogCaptureFixture) -> None:
@@ -134,6 +163,8 @@ async def test_behind_nginx(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path)
             browser.headers["accept"] = "text/html"
             csrf = (await browser.get("/console/login")).text.split('name="csrf" value="')[1].split('"')[0]
             headers = {"origin": address, "sec-fetch-site": "same-origin"}
+            # What only a proxy may say, a client may say too: the site of the guide does not pass it on.
+            headers |= {"forwarded": "for=6.6.6.6;proto=http", "x-forwarded-for": "6.6.6.6"}
             answer = await browser.post("/console/login", data={"csrf": csrf, "token": secret}, headers=headers)
             assert answer.status_code == 303, answer.text
             [cookie] = [each for each in answer.headers.get_list("set-cookie") if "milepost_session" in each]

@@ -1,13 +1,18 @@
 """Requests that come through a proxy: who made them, and whether they were encrypted, as a trusted proxy says."""
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from typing import Final
+from typing import Final, TypeAlias
 
 from milepost.server.asgi import Scope, client_of
 
 MAX_ADDRESS_CHARACTERS: Final = 64
+
+Hop: TypeAlias = tuple[str, str]
+"""The address that a proxy was asked from, and the scheme. Either may be empty: the proxy did not say."""
+Way: TypeAlias = list[Hop]
+"""The hops of a request, the last one last."""
 
 logger = logging.getLogger("milepost.server")
 
@@ -26,22 +31,35 @@ class Proxies:
     def as_sent(self, scope: Scope) -> Scope:
         """Return a request as it came to a trusted proxy: from which client, and whether encrypted."""
         if not self._trusts(client_of(scope)):
-            self._warn(scope)
+            if _joined(scope, b"x-forwarded-proto"):
+                self._warn(
+                    scope,
+                    "says how it was asked, and is not believed: cookies are not marked as secure. "
+                    "If it is yours, name it with --trust-proxy, or trusted_proxies=[…]",
+                )
             return scope
-        given = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _HEADERS}
-        client, scheme = self._client(given), _scheme(given)
-        if client:
-            scope = {**scope, "client": (client[:MAX_ADDRESS_CHARACTERS], 0)}
-        if scheme == "https":
-            scope = {**scope, "scheme": "wss" if scope["type"] == "websocket" else "https"}
+        origins = {self._origin(way) for way in (_forwarded(scope), _x_forwarded(scope)) if way}
+        if len(origins) > 1:
+            # A proxy that sets one of them may pass on the other as a client sent it.
+            self._warn(
+                scope,
+                "says one thing in Forwarded and another in X-Forwarded-For and X-Forwarded-Proto: neither is "
+                "believed. Have it remove what it does not set",
+            )
+            return scope
+        for client, scheme in origins:
+            if client:
+                scope = {**scope, "client": (client[:MAX_ADDRESS_CHARACTERS], 0)}
+            if scheme == "https":
+                scope = {**scope, "scheme": "wss" if scope["type"] == "websocket" else "https"}
         return scope
 
-    def _client(self, given: dict[bytes, str]) -> str | None:
-        """Return the last address that no trusted proxy has: each adds the one it was asked from at the end."""
-        for address in _addresses(given):
-            if not self._trusts(address):
-                return address
-        return None
+    def _origin(self, way: Way) -> Hop:
+        """Return the last hop from an address that no trusted proxy has: each adds one at the end."""
+        for address, scheme in reversed(way):
+            if address and not self._trusts(address):
+                return address, scheme
+        return "", way[-1][1]
 
     def _trusts(self, address: str) -> bool:
         try:
@@ -51,17 +69,10 @@ class Proxies:
         parsed = getattr(parsed, "ipv4_mapped", None) or parsed
         return any(parsed in network for network in self._trusted)
 
-    def _warn(self, scope: Scope) -> None:
-        if not self._has_warned and any(name == b"x-forwarded-proto" for name, _ in scope["headers"]):
+    def _warn(self, scope: Scope, problem: str) -> None:
+        if not self._has_warned:
             self._has_warned = True
-            logger.warning(
-                "a proxy at %s says how it was asked, and is not believed: cookies are not marked as secure. "
-                "If it is yours, name it with --trust-proxy, or trusted_proxies=[…]",
-                client_of(scope) or "an unknown address",
-            )
-
-
-_HEADERS: Final = frozenset({b"forwarded", b"x-forwarded-for", b"x-forwarded-proto"})
+            logger.warning("a proxy at %s %s", client_of(scope) or "an unknown address", problem)
 
 
 def _network(text: str) -> IPv4Network | IPv6Network:
@@ -71,35 +82,35 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         raise ValueError(f"an address or a network such as 10.0.0.0/8 is wanted, not {text!r}") from None
 
 
-def _scheme(given: dict[bytes, str]) -> str:
-    """Return how the nearest proxy was asked, in lower case."""
-    if b"forwarded" in given:
-        return _elements(given[b"forwarded"])[-1].get("proto", "").lower()
-    return given.get(b"x-forwarded-proto", "").rpartition(",")[2].strip().lower()
+def _joined(scope: Scope, name: bytes) -> list[str]:
+    """Return the elements of a header, which may stand in several lines."""
+    text = ",".join(value.decode("latin-1") for known, value in scope["headers"] if known == name)
+    return [element.strip() for element in text.split(",")] if text else []
 
 
-def _addresses(given: dict[bytes, str]) -> Iterator[str]:
-    """Yield the addresses that a request came by, the last first, without their ports."""
-    if b"forwarded" in given:
-        found = [element.get("for", "") for element in _elements(given[b"forwarded"])]
-    else:
-        found = given.get(b"x-forwarded-for", "").split(",")
-    for each in reversed(found):
-        host = each.strip()
-        if host.startswith("["):
-            host = host[1:].partition("]")[0]
-        elif host.count(":") == 1:
-            host = host.partition(":")[0]
-        if host:
-            yield host
+def _forwarded(scope: Scope) -> Way:
+    elements = map(_parameters, _joined(scope, b"forwarded"))
+    return [(_host(each.get("for", "")), each.get("proto", "").lower()) for each in elements]
 
 
-def _elements(forwarded: str) -> list[dict[str, str]]:
-    """Return the parameters of each element of a Forwarded header; addresses need no quoted separators."""
-    return [
-        {
-            name.strip().lower(): value.strip().strip('"')
-            for name, _, value in (pair.partition("=") for pair in element.split(";"))
-        }
-        for element in forwarded.split(",")
-    ]
+def _x_forwarded(scope: Scope) -> Way:
+    hosts = [_host(each) for each in _joined(scope, b"x-forwarded-for")]
+    schemes = [each.lower() for each in _joined(scope, b"x-forwarded-proto")]
+    if len(schemes) != len(hosts):
+        # Most proxies set only how the first or the last of them was asked.
+        schemes = [schemes[-1] if schemes else ""] * max(len(hosts), 1)
+        hosts = hosts or [""]
+    return list(zip(hosts, schemes, strict=True)) if any(hosts) or any(schemes) else []
+
+
+def _host(address: str) -> str:
+    """Return an address without its port."""
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
+
+
+def _parameters(element: str) -> dict[str, str]:
+    """Return the parameters of an element of a Forwarded header; addresses need no quoted separators."""
+    pairs = (pair.partition("=") for pair in element.split(";"))
+    return {name.strip().lower(): value.strip().strip('"') for name, _, value in pairs}
