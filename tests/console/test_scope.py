@@ -1,5 +1,6 @@
 """What a token with a scope sees in the console, and what it may do there: over all pages."""
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import pytest
 
 from console.test_pages import text_of
 from milepost import Milepost, NewMessage
-from milepost.console import Console, watch
+from milepost.console import Console, live, tail, watch
 from milepost.console.definition import Definition, definition_of
 from milepost.console.pages import PAGES, subscription
 from milepost.server import create_app
@@ -19,7 +20,7 @@ from milepost.server.access.reach import Within
 from milepost.server.access.role import EVERY_ROLE
 from milepost.server.access.tokens import Tokens
 from server.websocket.conftest import serving
-from support import MakeMilepost
+from support import MakeMilepost, expire_token
 
 ORDER, WAGES = UUID(int=1), UUID(int=2)
 """Ids of messages."""
@@ -310,6 +311,37 @@ async def test_what_follows_keeps_to_the_scope(
             await mp.manage("billing/growing").update(category=["order", "wages"])
             seen += [line async for line in followed]
             assert not FOREIGN.search("".join(seen).replace(REFUSED, ""))
+
+
+@pytest.mark.parametrize("how", ["revoked", "expired", "logged out"])
+@pytest.mark.parametrize("path", ["", "/log/tail"])
+async def test_what_follows_ends_with_the_token_and_the_session(
+    mp: Milepost, database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, path: str, how: str
+) -> None:
+    """What is appended after that is not sent any more."""
+    for module in (live, tail):
+        monkeypatch.setattr(module, "LOOK", 0.05)
+    monkeypatch.setattr(watch, "WATCHED", watch.Pace(0.05, 0, 0.05))
+    monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
+    tokens = Tokens(mp.log.database, schema)
+    secret = await tokens.make("ada", EVERY_ROLE)
+    async with serving(Milepost(database_url, schema=schema), access="tokens", pages=Console) as server:
+        async with server.client(follow_redirects=True) as client:
+            browser = Browser(client)
+            await browser.log_in(secret)
+            followed = events_of(client, path, "event: ended")
+            seen = [await anext(followed)]
+            if how == "revoked":
+                await tokens.revoke("ada")
+            elif how == "expired":
+                await expire_token(mp, "ada")
+            else:
+                assert (await browser.does("POST", Call("logout"))).status_code == 200
+            await mp.append("order-1", NewMessage("too-late"))
+            async with asyncio.timeout(60):
+                seen += [line async for line in followed]
+            assert "too-late" not in "".join(seen)
+            assert seen[-1] == "event: ended"
 
 
 async def test_a_subscription_is_shown_only_as_far_as_the_scope_has_what_was_read_of_it(

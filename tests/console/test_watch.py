@@ -244,6 +244,38 @@ async def test_ten_open_pages_cost_one_look_and_are_drawn_once(monkeypatch: pyte
     assert drawn == sorted(set(drawn))
 
 
+async def test_an_open_page_is_sent_nothing_more_once_its_reader_may_not_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
+    watch = Watch(Looks())
+    stays, arrived = True, asyncio.Queue[bytes]()
+
+    async def draw(snapshot: Snapshot) -> dict[str, str]:
+        return {"numbers": str(snapshot.number)}
+
+    async def may_stay() -> bool:
+        return stays
+
+    async def follow() -> None:
+        async with aclosing(Live(watch, Stopping()).pieces("page", draw, may_stay, since=0)) as pieces:
+            async for piece in pieces:
+                arrived.put_nowait(piece)
+
+    page = asyncio.create_task(follow())
+    try:
+        async with asyncio.timeout(60):
+            while b"event: regions" not in await arrived.get():
+                pass
+            stays = False
+            await watch.look_again()
+            assert b"event: ended" in await arrived.get()
+            await page
+    finally:
+        page.cancel()
+        await watch.stop()
+
+
 async def test_an_open_page_is_told_of_an_outage_and_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
     looks = Looks()

@@ -9,11 +9,16 @@ import psutil
 import pytest
 
 from milepost import Milepost, NewMessage
+from milepost.log.resuming import Trail
 from milepost.server.access import doorkeeper
+from milepost.server.access.entrance import Entrance
 from milepost.server.access.role import Role
 from milepost.server.access.tokens import Tokens
+from milepost.server.events import CHUNK
 from milepost.server.http import following as http_following
+from milepost.server.limits import Limits
 from milepost.server.problems import INVALID, TOO_MANY
+from milepost.server.stopping import Stopping
 from server.answers import problem
 from server.followers import following
 from server.process import StartServer
@@ -115,6 +120,26 @@ async def test_a_token_that_is_revoked_ends_it(
             assert json.loads(last["data"])["type"] == "/problems/unauthenticated"
             with pytest.raises(StopAsyncIteration):
                 await events.next()
+
+
+async def test_whoever_reads_slowly_is_not_sent_the_rest_of_a_page(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each piece of it may wait for half a minute to be taken."""
+    monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
+    await mp.append("order-1", [NewMessage("a", "x" * CHUNK)] * 3)
+    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+    entrance = Entrance("tokens", doorkeeper.Doorkeeper(lambda: tokens))
+    visitor = await entrance.known({}, await tokens.make("shop", {Role.READ}))
+    followed = http_following.Following(mp.follow_pages(), Trail(), visitor, entrance, Stopping())
+    messages = []
+    async with asyncio.timeout(60):
+        async for piece in followed.counted(http_following.Followers(Limits())):
+            if b"order-1" in piece:
+                messages.append(piece)
+                await expire_token(mp, "shop")
+    assert len(messages) == 1
+    assert b"/problems/unauthenticated" in piece
 
 
 async def test_no_more_than_there_may_be(serve: Serve) -> None:

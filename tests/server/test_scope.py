@@ -492,6 +492,38 @@ class TestSubscriptions:
         answer = await scoped.get(path)
         assert not re.search("payment|growing.*category", answer.text)
 
+    @pytest.mark.parametrize(
+        ("method", "path", "body"),
+        [
+            ("POST", "/billing/growing/pause", None),
+            ("POST", "/billing/growing/resume", None),
+            ("PATCH", "/billing/growing", {"timeout": 7}),
+            ("POST", "", {"group": "billing", "name": "growing", "category": "order", "if_exists": "ignore"}),
+        ],
+    )
+    async def test_what_a_change_answers_is_checked_too(
+        self,
+        log: Milepost,
+        scoped: httpx.AsyncClient,
+        monkeypatch: pytest.MonkeyPatch,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+    ) -> None:
+        """A pause waits for a minute: what is said of the subscription then is not what was admitted."""
+        await log.create_subscription("billing/growing", category="order")
+        changed, read = log.manage("billing/growing"), Overview.one
+
+        async def change_and_read(*arguments: Any) -> Any:
+            await changed.update(category=["order", "payment"])
+            return await read(*arguments)
+
+        assert (await scoped.request(method, f"/v1/subscriptions{path}", json=body)).status_code == 200
+        monkeypatch.setattr(Overview, "one", change_and_read)
+        answer = await scoped.request(method, f"/v1/subscriptions{path}", json=body)
+        problem(answer, FORBIDDEN)
+        assert "payment" not in answer.text
+
     async def test_where_progress_is_not_known_nothing_is_within(self, database_url: str, schema: str) -> None:
         async with Milepost(database_url, schema=schema, progress=MemoryProgress()) as mp:
             reach = Reach(mp, TokenScope.of(["billing"], ["order"]))

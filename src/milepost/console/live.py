@@ -14,8 +14,10 @@ from milepost.server.events import comment, event
 from milepost.server.problems import answer_to
 from milepost.server.stopping import Stopping
 
-BEAT = 15.0
-"""Seconds of silence after which a comment is sent."""
+LOOK = 3.0
+"""Seconds between two looks at whether the reader may stay."""
+BEAT = 5
+"""So many looks without news, and a comment is sent."""
 PAGES = 64
 """Different pages of which the regions are kept: whoever watches the same one is sent the same."""
 RETRY = b"retry: 2000\n\n"
@@ -50,11 +52,18 @@ class Live:
         stop = asyncio.create_task(self._stopping.wait())
         with self.watch.watching():
             try:
-                while await may_stay():
+                silence = 0
+                while True:
                     found = await self._next(number, failure, stop)
+                    # Looked at last: who may no longer read is not sent what came meanwhile.
+                    if not await may_stay():
+                        break
                     if found is None:
-                        yield comment("still here")
+                        silence += 1
+                        if silence % BEAT == 0:
+                            yield comment("still here")
                         continue
+                    silence = 0
                     if isinstance(found, Exception):
                         failure = found
                         yield _problem(failure)
@@ -77,7 +86,7 @@ class Live:
         """The next snapshot, or what newly keeps anybody from looking; None if none comes for a while."""
         coming = asyncio.create_task(self.watch.after(number, failure))
         try:
-            await asyncio.wait([coming, stop], timeout=BEAT, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([coming, stop], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
             if stop.done():
                 raise _Stopped
             if not coming.done():

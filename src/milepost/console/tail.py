@@ -71,11 +71,14 @@ class Tail(Answer):
         following = asyncio.create_task(self._follow())
         silence = 0
         try:
-            while await self._visit.served.entrance.may_stay(self._visit.visitor):
+            while True:
                 await self._wait(stopping, following)
                 if stopping.done():
                     yield event(b"{}", name="away")
                     return
+                # Looked at last: who may no longer read is not sent what came meanwhile.
+                if not await self._visit.served.entrance.may_stay(self._visit.visitor):
+                    break
                 if following.done():
                     following.result()
                 # Who follows waits for a database that is away, and says nothing.

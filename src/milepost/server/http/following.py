@@ -203,6 +203,8 @@ class Following:
                     if not (page := news.result()):
                         yield bare_id(str(self._trail))
                     for piece in chunks(page, self._trail):
+                        # Who reads slowly may take minutes for a page.
+                        await self._entrance.check_stay(self._visitor)
                         yield piece
                     news = asyncio.create_task(_next(self._pages))
                 elif (silence := silence + LOOK) >= BEAT:

@@ -56,6 +56,13 @@ def managed(mp: Milepost, group: str, name: str) -> ManagedSubscription:
     return mp.manage(f"{group}/{name}")
 
 
+async def _shown(reach: Reach, subscription: ManagedSubscription) -> SubscriptionInfo:
+    """How a subscription stands; it may have come to select more than the scope has since the request came."""
+    info = await subscription.info()
+    reach.check_shown(info.settings)
+    return info
+
+
 @get("/", operation_id="list_subscriptions", opt=operation(Role.READ, within=Within.ITSELF))
 async def list_(
     mp: NamedDependency[Milepost],
@@ -108,7 +115,7 @@ async def create(
     address = f"{group}/{data.name}"
     with checked("subscription"):
         await mp.create_subscription(address, if_exists=data.if_exists, **options)
-    return await mp.manage(address).info()
+    return await _shown(reach, mp.manage(address))
 
 
 def _group(given: str) -> str:
@@ -125,9 +132,7 @@ async def show(
     mp: NamedDependency[Milepost], reach: NamedDependency[Reach], group: Group, name: Name
 ) -> SubscriptionInfo:
     """How a subscription stands."""
-    info = await managed(mp, group, name).info()
-    reach.check_shown(info.settings)
-    return info
+    return await _shown(reach, managed(mp, group, name))
 
 
 @get(
@@ -171,7 +176,7 @@ async def update(
     await reach.check_change(group, name, options)
     with checked("subscription"):
         await subscription.update(**options)
-    return await subscription.info()
+    return await _shown(reach, subscription)
 
 
 @delete(
@@ -200,6 +205,7 @@ async def delete_(
 )
 async def pause(
     mp: NamedDependency[Milepost],
+    reach: NamedDependency[Reach],
     stopping: NamedDependency[Stopping],
     group: Group,
     name: Name,
@@ -209,7 +215,7 @@ async def pause(
     """Nothing of it runs when this answers, in no process, until it is resumed; also after restarts."""
     subscription = managed(mp, group, name)
     await stopping.unless_begun(subscription.pause(timeout=timeout, force=force))
-    return await subscription.info()
+    return await _shown(reach, subscription)
 
 
 @post(
@@ -218,11 +224,13 @@ async def pause(
     operation_id="resume_subscription",
     opt=operation(Role.OPERATE, UNKNOWN_SUBSCRIPTION, NOT_POSSIBLE, within=Within.SUBSCRIPTION),
 )
-async def resume(mp: NamedDependency[Milepost], group: Group, name: Name) -> SubscriptionInfo:
+async def resume(
+    mp: NamedDependency[Milepost], reach: NamedDependency[Reach], group: Group, name: Name
+) -> SubscriptionInfo:
     """It goes on where it was."""
     subscription = managed(mp, group, name)
     await subscription.resume()
-    return await subscription.info()
+    return await _shown(reach, subscription)
 
 
 @get(
