@@ -3,8 +3,10 @@
 import asyncio
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from pathlib import Path
 
 import psutil
 import pytest
@@ -16,9 +18,11 @@ from milepost.server import serving
 from milepost.server.asgi import Receive, Scope, Send, header
 from milepost.server.gate import Gate
 from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
+from milepost.server.serving import Certificate
 from server.answers import problem
 from server.process import StartServer
 from server.websocket.conftest import Serve
+from servers import make_certificate
 
 JSON = {"content-type": "application/json"}
 
@@ -241,6 +245,55 @@ async def test_too_many_connections(serve: Serve) -> None:
     await until(lambda: traffic.connections == 0)
     async with server.client() as client:
         assert (await client.get("/healthz")).status_code == 200
+
+
+class TestBeforeTlsHasBegun:
+    @pytest.fixture
+    async def certificate(self, tmp_path: Path) -> Certificate:
+        certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
+        return Certificate(str(certificate), str(key))
+
+    @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x40\x00x", b"GET / HTTP/1.1\r\n\r\n"])
+    async def test_time_runs(self, serve: Serve, certificate: Certificate, said: bytes) -> None:
+        server = await serve(tls=certificate, head_seconds=0.1)
+        assert not (await asyncio.to_thread(send, server.port, said)).startswith(b"HTTP")
+        await until(lambda: not server.app.traffic.connections)
+
+    async def test_a_request_that_comes_with_its_last_words(self, serve: Serve, certificate: Certificate) -> None:
+        server = await serve(tls=certificate)
+        arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
+        context = ssl.create_default_context(cafile=certificate.certificate)
+        client = context.wrap_bio(arriving, leaving, server_hostname="localhost")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(60):
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                    break
+                writer.write(leaving.read())
+                arriving.write(await reader.read(65536))
+            client.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            writer.write(leaving.read())
+            found = b""
+            while b"\r\n" not in found:
+                arriving.write(await reader.read(65536))
+                with suppress(ssl.SSLWantReadError):
+                    found += client.read(65536)
+        assert found.startswith(b"HTTP/1.1 200 OK")
+        writer.close()
+
+    async def test_connections_count(self, serve: Serve, certificate: Certificate) -> None:
+        server = await serve(tls=certificate, connections=2, advertise="http://127.0.0.1:1")
+        connections = server._process.server_state.connections
+        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(2)]
+        await until(lambda: len(connections) == 2)
+        assert await asyncio.to_thread(send, server.port, b"") == b""
+        for each in silent:
+            each.close()
+        await until(lambda: not connections)
+        async with server.client(verify=ssl.create_default_context(cafile=certificate.certificate)) as client:
+            for _ in range(2):
+                assert (await client.get(f"https://localhost:{server.port}/healthz")).status_code == 200
 
 
 async def test_requests_after_each_other_on_one_connection(serve: Serve) -> None:

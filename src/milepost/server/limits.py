@@ -33,7 +33,7 @@ class Limits:
     `url_bytes`: the longest address, with its parameters. Defaults to 32 KiB.
     `head_bytes`: the largest head of a request, the address included; and how much may come between two pieces of
     a body, such as trailers. Defaults to 64 KiB.
-    `head_seconds`: how long a head may take to arrive. Defaults to 10.
+    `head_seconds`: how long a head may take to arrive, and how long TLS may take to begin. Defaults to 10.
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
     `pipelined`: how many requests of a connection may wait for the answer to one before them. What comes beyond is
     dropped, and the connection ends after their answers. Defaults to 16.

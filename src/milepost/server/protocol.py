@@ -2,6 +2,7 @@
 
 import asyncio
 import http
+import ssl
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -164,3 +165,61 @@ class BoundedProtocol(HttpToolsProtocol):
         )
         self.transport.write(head.encode() + answer.body)
         self.transport.close()
+
+
+class EncryptedProtocol(BoundedProtocol):
+    """A connection that begins with TLS: it counts, and its time runs, from its first byte on.
+
+    Where the event loop does this by itself, a protocol hears of a connection only when TLS has begun on it.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._context = context
+        self._beginning: asyncio.Task[None] | None = None
+        self._has_begun = self._is_lost = False
+        self._early = b""
+        """What was encrypted already and came before this connection was told that TLS has begun."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if len(self.connections) >= self._limits.connections:
+            # To say why would take an encrypted answer.
+            transport.abort()
+            return
+        self.transport = transport
+        self.connections.add(self)
+        # What comes now is for TLS.
+        transport.pause_reading()
+        self._beginning = self.loop.create_task(self._begin(transport))
+
+    async def _begin(self, transport: asyncio.Transport) -> None:
+        try:
+            encrypted: Any = await self.loop.start_tls(
+                transport,
+                self,
+                self._context,
+                server_side=True,
+                ssl_handshake_timeout=self._limits.head_seconds,
+                ssl_shutdown_timeout=self._limits.rest_seconds,
+            )
+        except OSError:
+            # The other side spoke something else, was too slow, or has gone.
+            self._is_lost = True
+        if self._is_lost:
+            self.connections.discard(self)
+            return
+        self._has_begun = True
+        super().connection_made(encrypted)
+        if self._early:
+            self.data_received(self._early)
+
+    def data_received(self, data: bytes) -> None:
+        if self._has_begun:
+            super().data_received(data)
+        else:
+            self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        if self._has_begun:
+            super().connection_lost(exc)

@@ -8,13 +8,14 @@ import socket
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from milepost.server.app import Server
-from milepost.server.protocol import BoundedProtocol
+from milepost.server.protocol import BoundedProtocol, EncryptedProtocol
 from milepost.server.websocket.protocol import BoundedWebSocket
 
 BACKLOG = 2048
@@ -36,7 +37,13 @@ class Certificate:
 
     def check(self) -> None:
         """Raises OSError or `ssl.SSLError` if they cannot be used."""
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+        self.context()
+
+    def context(self) -> ssl.SSLContext:
+        """Return what TLS begins with; raises like `check`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -78,9 +85,10 @@ def _config(app: Server, grace: float, tls: Certificate | None) -> uvicorn.Confi
     # It would repeat with a traceback what the application has logged already.
     logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
     served: Any = app
+    http: Any = BoundedProtocol if tls is None else partial(EncryptedProtocol, tls.context())
     return uvicorn.Config(
         served,
-        http=BoundedProtocol,
+        http=http,
         ws=BoundedWebSocket,
         ws_max_size=app.limits.frame_bytes,
         # Deliveries are many small texts, and whoever reads them is mostly near: it costs more than it saves.
@@ -95,8 +103,6 @@ def _config(app: Server, grace: float, tls: Certificate | None) -> uvicorn.Confi
         proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=math.ceil(grace + LAST),
-        ssl_certfile=None if tls is None else tls.certificate,
-        ssl_keyfile=None if tls is None else tls.key,
     )
 
 
