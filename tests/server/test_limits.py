@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -245,6 +246,22 @@ async def test_too_many_connections(serve: Serve) -> None:
     await until(lambda: traffic.connections == 0)
     async with server.client() as client:
         assert (await client.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "set_to"),
+    [(1024, 4096, 2256), (1024, 2000, 2000), (4096, 4096, None), (1024, -1, 2256), (-1, -1, None)],
+)
+def test_as_many_files_as_connections_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, soft: int, hard: int, set_to: int | None
+) -> None:
+    """Else nobody can connect long before there are too many, and the database is not reached either."""
+    found: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limits: found.append(limits))
+    serving.allow_open_files(2000)
+    assert found == ([] if set_to is None else [(set_to, hard)])
+    assert ("may open 2,000 files, too few for 2,000 connections" in caplog.text) == (set_to == 2000)
 
 
 class TestBeforeTlsHasBegun:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 import math
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,8 +25,12 @@ KEEP_ALIVE = 75
 """Seconds for which a connection without a request is kept."""
 PING = 15.0
 """Seconds between two signs of life that a consumer is asked for, and for its answer."""
+OTHER_FILES = 256
+"""How many files there may be besides connections: those of the database, and what is loaded."""
 LAST = 2.0
 """Seconds, after the grace time, for the last words to consumers."""
+
+logger = logging.getLogger("milepost.server")
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,25 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
+def allow_open_files(connections: int) -> None:
+    """Have the operating system allow so many connections, and what else the process opens, as far as it may.
+
+    Where it allows fewer, whoever opens the most connections keeps all others out, the database among them.
+    """
+    wanted = connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < wanted:
+        logger.warning(
+            "this process may open %s files, too few for %s connections: raise the limit (`ulimit -Hn`)",
+            f"{allowed:,}",
+            f"{connections:,}",
+        )
+
+
 async def serve(
     app: Server,
     listener: socket.socket,
@@ -78,6 +102,7 @@ async def serve(
     # What is loaded by now stays: to look through it again and again took a third of the time of a delivery.
     gc.collect()
     gc.freeze()
+    allow_open_files(app.limits.connections)
     await Process(app, grace=grace, tls=tls, ready=ready).serve(sockets=[listener])
 
 
