@@ -5,6 +5,7 @@ import pytest
 
 from milepost import Milepost
 from milepost.names import is_loopback
+from milepost.progress.nodes import is_loopback_url
 from milepost.server import create_app
 from milepost.server.problems import NOT_LOCAL, WRONG_HOST
 from server.answers import done, problem
@@ -101,3 +102,12 @@ def test_a_word_that_is_none(mp: Milepost) -> None:
 def test_loopback() -> None:
     assert all(map(is_loopback, ["localhost", "127.0.0.1", "127.1.2.3", "::1"]))
     assert not any(map(is_loopback, ["0.0.0.0", "::", "192.0.2.1", "example.org", "localhost.example.org", ""]))
+
+
+def test_addresses_that_only_the_machine_itself_reaches() -> None:
+    own = ["127.0.0.1", "127.1", "2130706433", "0x7f.1", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "0", "[::]"]
+    names = ["localhost", "LOCALHOST", "localhost.", "milepost.localhost", "milepost.localhost."]
+    for host in (*own, *names):
+        assert is_loopback_url(f"https://{host}:8480"), host
+    for host in ("192.0.2.1", "128.1", "[2001:db8::1]", "localhost.example", "mylocalhost", "milepost-1", "ж", ""):
+        assert not is_loopback_url(f"https://{host}:8480"), host

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,8 +21,12 @@ MACHINE: Final = socket.gethostname()
 
 
 def is_loopback_url(address: str) -> bool:
-    """Return True if only the machine itself reaches the address of a server."""
-    return is_loopback(urlsplit(address).hostname or "")
+    """Return True if only the machine itself reaches the address of a server, however that is written."""
+    host = (urlsplit(address).hostname or "").removesuffix(".")
+    with suppress(OSError, UnicodeError):
+        # Connecting takes 127.1 and 2130706433 for 127.0.0.1.
+        host = socket.inet_ntoa(socket.inet_aton(host))
+    return is_loopback(host) or host.endswith(".localhost") or host in ("0.0.0.0", "::")  # noqa: S104 - none is bound
 
 
 class Node(msgspec.Struct, frozen=True):
