@@ -6,7 +6,7 @@ import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import psutil
@@ -234,18 +234,51 @@ async def test_too_many_connections(serve: Serve) -> None:
     # A server looks whether it is reached where it says it is: one more connection, which goes elsewhere here.
     server = await serve(connections=3, advertise="http://127.0.0.1:1")
     traffic = server.app.traffic
-    idle = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(3)]
-    try:
-        await until(lambda: traffic.connections == 3)
+    async with AsyncExitStack() as stack:
+        client = await stack.enter_async_context(server.client())
+        for _ in range(3):
+            await stack.enter_async_context(client.stream("GET", "/v1/follow"))
         # An answer can be cut off by what its connection had not read.
         answer = await asyncio.to_thread(send, server.port, b"")
         assert problem_in(answer) == TOO_MANY.slug
-    finally:
-        for each in idle:
-            each.close()
     await until(lambda: traffic.connections == 0)
     async with server.client() as client:
         assert (await client.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET /healthz HTTP/1.1\r\nHost: local", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+)
+async def test_silent_connections_keep_nobody_out(serve: Serve, said: bytes) -> None:
+    """The one that has been silent for longest ends: one that says nothing, never ends its head, or is idle."""
+    server = await serve(connections=3, advertise="http://127.0.0.1:1")
+    traffic = server.app.traffic
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60)]
+    await until(lambda: traffic.connections == 1)
+    silent += [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(2)]
+    try:
+        for each in silent:
+            each.sendall(said)
+            if said.endswith(b"\r\n\r\n"):
+                assert (await asyncio.to_thread(each.recv, 65536)).startswith(b"HTTP/1.1 200 ")
+        await until(lambda: traffic.connections == 3 == len(traffic.silent))
+        async with server.client() as client:
+            assert (await client.get("/healthz")).status_code == 200
+            while await asyncio.to_thread(_received, silent[0]):
+                pass
+            assert traffic.connections == 3
+    finally:
+        for each in silent:
+            each.close()
+    await until(lambda: not traffic.connections)
+    assert not traffic.silent
+
+
+def _received(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionResetError:
+        return b""
 
 
 @pytest.mark.parametrize(
@@ -302,15 +335,18 @@ class TestBeforeTlsHasBegun:
     async def test_connections_count(self, serve: Serve, certificate: Certificate) -> None:
         server = await serve(tls=certificate, connections=2, advertise="http://127.0.0.1:1")
         connections = server._process.server_state.connections
-        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(2)]
+        silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(5)]
         await until(lambda: len(connections) == 2)
-        assert await asyncio.to_thread(send, server.port, b"") == b""
-        for each in silent:
-            each.close()
-        await until(lambda: not connections)
+        for each in silent[:3]:
+            assert await asyncio.to_thread(_received, each) == b""
         async with server.client(verify=ssl.create_default_context(cafile=certificate.certificate)) as client:
             for _ in range(2):
                 assert (await client.get(f"https://localhost:{server.port}/healthz")).status_code == 200
+            await until(lambda: len(connections) <= 2)
+        for each in silent:
+            each.close()
+        await until(lambda: not connections)
+        assert not server.app.traffic.silent
 
 
 async def test_requests_after_each_other_on_one_connection(serve: Serve) -> None:

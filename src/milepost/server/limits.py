@@ -37,7 +37,8 @@ class Limits:
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
     `pipelined`: how many requests of a connection may wait for the answer to one before them. What comes beyond is
     dropped, and the connection ends after their answers. Defaults to 16.
-    `connections`: how many there may be. Defaults to 2,000.
+    `connections`: how many there may be. For one more, the one ends that has been silent for longest: without a
+    request under way. Defaults to 2,000.
     `followers`: how many of them may follow. Defaults to 1,000.
     `consumers`: how many of them may be consumers. Defaults to 1,500.
     `frame_bytes`: the largest frame that a consumer may send. Defaults to 1 MiB.

@@ -3,6 +3,7 @@
 import asyncio
 import http
 import ssl
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -31,13 +32,25 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._traffic.connections += 1
-        if len(self.connections) > self._limits.connections:
+        if len(self.connections) > self._limits.connections and not self._make_room():
             self._refuse(Refused(TOO_MANY, "There are too many connections: come back later"))
         else:
+            self._traffic.silent[transport] = None
             self._arrives_within(self._limits.head_seconds)
+
+    def _make_room(self) -> bool:
+        """End the connection that has been silent for longest: else whoever opens many keeps all others out."""
+        for transport in self._traffic.silent:
+            # One whose last answer is not taken yet has its own time for that.
+            if not transport.get_write_buffer_size():
+                del self._traffic.silent[transport]
+                transport.abort()
+                return True
+        return False
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._traffic.connections -= 1
+        self._traffic.silent.pop(self.transport, None)
         self._arrives_within(None)
         self.resume_writing()
         super().connection_lost(exc)
@@ -70,6 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse_head()
             return
         self._in_head, self._head_size = False, 0
+        self._traffic.silent.pop(self.transport, None)
         self._arrives_within(self._limits.body_seconds + self._limits.rest_seconds)
         super().on_headers_complete()
 
@@ -89,6 +103,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self._in_head:
             self._arrives_within(self._limits.rest_seconds)
+        elif self.cycle.response_complete and not self.transport.is_closing():
+            self._traffic.silent[self.transport] = None
 
     def _arrives_within(self, seconds: float | None) -> None:
         """What arrives now has to be complete by then; None: nothing is waited for."""
@@ -182,19 +198,22 @@ class EncryptedProtocol(BoundedProtocol):
         """What was encrypted already and came before this connection was told that TLS has begun."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if len(self.connections) >= self._limits.connections:
+        if len(self.connections) >= self._limits.connections and not self._make_room():
             # To say why would take an encrypted answer.
             transport.abort()
             return
         self.transport = transport
         self.connections.add(self)
+        self._traffic.silent[transport] = None
         # What comes now is for TLS.
         transport.pause_reading()
         self._beginning = self.loop.create_task(self._begin(transport))
 
     async def _begin(self, transport: asyncio.Transport) -> None:
-        try:
-            encrypted: Any = await self.loop.start_tls(
+        encrypted: asyncio.Transport | None = None
+        # The other side may speak something else, be too slow, or leave.
+        with suppress(OSError):
+            encrypted = await self.loop.start_tls(
                 transport,
                 self,
                 self._context,
@@ -202,10 +221,8 @@ class EncryptedProtocol(BoundedProtocol):
                 ssl_handshake_timeout=self._limits.head_seconds,
                 ssl_shutdown_timeout=self._limits.rest_seconds,
             )
-        except OSError:
-            # The other side spoke something else, was too slow, or has gone.
-            self._is_lost = True
-        if self._is_lost:
+        self._traffic.silent.pop(transport, None)
+        if self._is_lost or encrypted is None:
             self.connections.discard(self)
             return
         self._has_begun = True

@@ -1,5 +1,6 @@
 """What this server has to do, counted: requests, connections, and what consumers get and settle."""
 
+import asyncio
 from collections import Counter
 from typing import Final, TypeAlias
 
@@ -20,6 +21,8 @@ class Traffic:
     def __init__(self) -> None:
         self.connections = 0
         """Open ones that are no WebSockets, where `milepost serve` has them."""
+        self.silent: dict[asyncio.Transport, None] = {}
+        """Those that no request is under way on, the one first that has been silent for longest."""
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By method, route and status."""
         self.sent: Counter[Address] = Counter()
