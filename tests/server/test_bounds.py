@@ -334,6 +334,10 @@ ELSEWHERE = {
         "server/test_follow.py",
         "test_who_never_reads_is_left",
     ),
+    "all answers that wait to be taken, together": (
+        "server/test_limits.py",
+        "test_answers_that_nobody_takes_are_bounded_together",
+    ),
     "the time for which a consumer does not answer pings": (
         "server/websocket/test_hostile.py",
         "test_whoever_is_silent_is_given_up",

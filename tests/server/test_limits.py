@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from engine.consuming.taking import until
-from milepost import Milepost
+from milepost import Milepost, NewMessage
 from milepost.console import Console
 from milepost.server import serving
 from milepost.server.asgi import Receive, Scope, Send, header
@@ -347,6 +347,31 @@ class TestBeforeTlsHasBegun:
             each.close()
         await until(lambda: not connections)
         assert not server.app.traffic.silent
+
+
+async def test_answers_that_nobody_takes_are_bounded_together(mp: Milepost, serve: Serve) -> None:
+    """Each is a page of the log in memory. Who reads gets all of it while others do not."""
+    server = await serve(answers_bytes=3 * 2**20)
+    await mp.append("a-1", [NewMessage("a", "x" * 1_000_000)] * 8)
+    request = b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    untaken = server.app.traffic._untaken
+    connections = []
+    try:
+        for count in range(1, 4):
+            connection = socket.socket()
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", server.port))
+            connections.append(connection)
+            connection.sendall(request)
+            port = connection.getsockname()[1]
+            await until(lambda: port in {each.get_extra_info("peername")[1] for each in untaken})  # noqa: B023
+            assert len(untaken) == 1, count
+        async with server.client() as client:
+            assert len((await client.get("/v1/messages")).content) > 8_000_000
+    finally:
+        for each in connections:
+            each.close()
+    await until(lambda: not untaken)
 
 
 async def test_requests_after_each_other_on_one_connection(serve: Serve) -> None:

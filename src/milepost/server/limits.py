@@ -35,6 +35,8 @@ class Limits:
     a body, such as trailers. Defaults to 64 KiB.
     `head_seconds`: how long a head may take to arrive, and how long TLS may take to begin. Defaults to 10.
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
+    `answers_bytes`: all answers that wait until their clients take more of them, together; beyond it those
+    connections end that have waited for longest. Defaults to 256 MiB.
     `pipelined`: how many requests of a connection may wait for the answer to one before them. What comes beyond is
     dropped, and the connection ends after their answers. Defaults to 16.
     `connections`: how many there may be. For one more, the one ends that has been silent for longest: without a
@@ -60,6 +62,7 @@ class Limits:
     head_bytes: int = 64 * 2**10
     head_seconds: float = 10
     stalled_seconds: float = 30
+    answers_bytes: int = 256 * 2**20
     pipelined: int = 16
     connections: int = 2000
     followers: int = 1000

@@ -140,11 +140,13 @@ class BoundedProtocol(HttpToolsProtocol):
         super().pause_writing()
         if self._taking is None:
             self._taking = self.loop.call_later(self._limits.stalled_seconds, self.transport.abort)
+            self._traffic.begin_untaken(self.transport, self._limits.answers_bytes)
 
     def resume_writing(self) -> None:
         if self._taking is not None:
             self._taking.cancel()
             self._taking = None
+            self._traffic.end_untaken(self.transport)
         super().resume_writing()
 
     # Refusing

@@ -23,6 +23,8 @@ class Traffic:
         """Open ones that are no WebSockets, where `milepost serve` has them."""
         self.silent: dict[asyncio.Transport, None] = {}
         """Those that no request is under way on, the one first that has been silent for longest."""
+        self._untaken: dict[asyncio.Transport, int] = {}
+        """Bytes of answers that clients do not take as fast as they come, the one first that waits for longest."""
         self.requests: Counter[tuple[str, str, int]] = Counter()
         """By method, route and status."""
         self.sent: Counter[Address] = Counter()
@@ -31,6 +33,18 @@ class Traffic:
         """Deliveries that consumers settled, by subscription and outcome; `refused`: it was too late."""
         self.ended: Counter[str] = Counter()
         """Consumers whose connections have ended, by reason."""
+
+    def begin_untaken(self, transport: asyncio.Transport, max_bytes: int) -> None:
+        """An answer waits for its client. If all of them are more than this, those end that wait for longest."""
+        self._untaken[transport] = transport.get_write_buffer_size()
+        while sum(self._untaken.values()) > max_bytes and len(self._untaken) > 1:
+            longest = next(iter(self._untaken))
+            del self._untaken[longest]
+            longest.abort()
+
+    def end_untaken(self, transport: asyncio.Transport) -> None:
+        """It was taken, or its connection is over."""
+        self._untaken.pop(transport, None)
 
     def answered(self, method: str, route: str | None, status: int) -> None:
         """A request has its answer."""
