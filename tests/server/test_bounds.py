@@ -302,6 +302,10 @@ TRIALS: dict[str, Trial] = {
 ELSEWHERE = {
     "all bodies that are arriving, together": ("server/test_limits.py", "test_all_of_them_together"),
     "the time until a body has arrived": ("server/test_limits.py", "test_one_that_never_ends"),
+    "the time until a form of somebody who has not logged in has arrived": (
+        "server/test_limits.py",
+        "test_a_form_of_a_stranger_that_never_ends",
+    ),
     "the time for the rest of a body that was refused": (
         "server/test_limits.py",
         "test_nobody_is_asked_for_what_will_be_refused",

@@ -109,6 +109,15 @@ class TestBodies:
         answer = await asyncio.to_thread(send, server.port, head + b"Content-Length: 100\r\n\r\n{")
         assert problem_in(answer) == TOO_SLOW.slug
 
+    async def test_a_form_of_a_stranger_that_never_ends(self, serve: Serve) -> None:
+        server = await serve(access="tokens", pages=Console, head_seconds=0.1, body_seconds=600, rest_seconds=0.1)
+        head = (
+            b"POST /console/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+        )
+        answer = await asyncio.to_thread(send, server.port, head + b"token=")
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
     @pytest.mark.parametrize(
         ("path", "kind"), [("v1/streams/a-1", "json"), ("console/login", "x-www-form-urlencoded")]
     )

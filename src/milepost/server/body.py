@@ -58,6 +58,7 @@ class Body:
         self._length = 0
         self._size = 0
         self._is_complete = False
+        self._seconds = self._limits.body_seconds
         self._deadline: float | None = None
         self._check(scope, kind)
 
@@ -83,6 +84,8 @@ class Body:
     def comes_from_stranger(self) -> None:
         """Allow only what somebody may send who has not shown who they are."""
         self._bodies = self._budgets.strangers
+        # A few who take their time could else hold all that strangers have.
+        self._seconds = min(self._seconds, self._limits.head_seconds)
         self._allow(self._limits.stranger_bytes)
 
     def is_small(self) -> None:
@@ -129,14 +132,12 @@ class Body:
     async def _next(self) -> Event:
         loop = asyncio.get_running_loop()
         if self._deadline is None:
-            self._deadline = loop.time() + self._limits.body_seconds
+            self._deadline = loop.time() + self._seconds
         try:
             async with asyncio.timeout_at(self._deadline):
                 return await self._receive()
         except TimeoutError:
-            raise Refused(
-                TOO_SLOW, f"The body did not arrive within {self._limits.body_seconds:g} seconds"
-            ) from None
+            raise Refused(TOO_SLOW, f"The body did not arrive within {self._seconds:g} seconds") from None
 
     def _too_large(self) -> Refused:
         return Refused(

@@ -33,7 +33,8 @@ class Limits:
     `url_bytes`: the longest address, with its parameters. Defaults to 32 KiB.
     `head_bytes`: the largest head of a request, the address included; and how much may come between two pieces of
     a body, such as trailers. Defaults to 64 KiB.
-    `head_seconds`: how long a head may take to arrive, and how long TLS may take to begin. Defaults to 10.
+    `head_seconds`: how long a head may take to arrive, how long a form of somebody who has not logged in, and how
+    long TLS may take to begin. Defaults to 10.
     `stalled_seconds`: after how long somebody who does not take the answer is left. Defaults to 30.
     `answers_bytes`: all answers that wait until their clients take more of them, together; beyond it those
     connections end that have waited for longest. Defaults to 256 MiB.
