@@ -22,11 +22,13 @@ from milepost import (
     Park,
     Retry,
     Transaction,
+    Unavailable,
     UnknownSubscription,
     by_function,
     by_property,
 )
 from milepost.events import Event, Paused, Resumed
+from milepost.progress.control import PostgresControl
 from patience import looked_at, within
 from support import MakeMilepost, qualified
 
@@ -116,6 +118,23 @@ class TestWhatFails:
             stuck.go_on.set()
             await until(lambda: len(stuck.seen) == 8)
         assert (await mp.manage("orders").info()).lag.positions == 0
+
+    @pytest.mark.parametrize("error", [Unavailable("cut"), asyncio.CancelledError()], ids=lambda error: type(error).__name__)
+    async def test_a_barrier_that_stands_and_nobody_was_told_is_lifted(
+        self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, error: BaseException
+    ) -> None:
+        set_barrier = PostgresControl.set_barrier
+
+        async def lose_answer(control: PostgresControl, subscription: int, barrier: str) -> str:
+            await set_barrier(control, subscription, barrier)
+            raise error
+
+        await shop(make_mp(), []).run_until_idle()
+        monkeypatch.setattr(PostgresControl, "set_barrier", lose_answer)
+        with pytest.raises(type(error)):
+            await mp.manage("orders").move("beginning")
+        barriers = await mp.log.database.execute(qualified("select barrier from {}.subscriptions", mp), {})
+        assert barriers == [(None,)]
 
 
 class TestWhatTakesLong:
@@ -225,6 +244,26 @@ class TestForce:
         assert sorted(hung.seen) == [(1, 1), (1, 1), (2, 1), (3, 1)]
         assert (await mp.manage("orders").info()).parked == 0
 
+    async def test_what_a_failed_command_forced_no_other_forces(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        hung = Hung(make_mp(), "coroutine")
+        async with hung.mp.running(grace=5):
+            await mp.append("order-1", NewMessage("placed"))
+            await until(hung.begun.is_set)
+            # It gives up before any worker has looked.
+            forced = (
+                "select {0}.set_barrier(s.id, 'gone', null, '1 minute'), {0}.take_back(s.id),"
+                " {0}.lift_barrier(s.id, 'gone') from {0}.subscriptions s"
+            )
+            await mp.log.database.execute(qualified(forced, mp), {})
+            pausing = asyncio.create_task(mp.manage("orders").pause())
+            # By then the worker has done with the lane of the message what it does with it.
+            async with within(40, mp.manage("orders").info):
+                while sum(lane.owner is not None for lane in (await mp.manage("orders").info()).lanes) != 1:
+                    await asyncio.sleep(0.01)
+            hung.go_on.set()
+            await pausing
+        assert not hung.cancelled
+
     @pytest.mark.parametrize("kind", ["coroutine", "thread"])
     async def test_a_move(self, mp: Milepost, make_mp: MakeMilepost, kind: str) -> None:
         hung = Hung(make_mp(), kind)
@@ -301,6 +340,17 @@ class TestPause:
             await mp.append("order-2", NewMessage("placed"))
             await mp.manage("orders").resume()
             await until(lambda: stuck.seen == [2, 3])
+
+    async def test_who_waits_is_told_that_it_was_resumed(self, mp: Milepost, make_mp: MakeMilepost) -> None:
+        stuck = Stuck(make_mp())
+        async with stuck.running(mp):
+            pausing = asyncio.create_task(mp.manage("orders").pause())
+            async with within(40, mp.manage("orders").info):
+                while (await mp.manage("orders").info()).status != "paused":
+                    await asyncio.sleep(0.01)
+            await mp.manage("orders").resume()
+            with pytest.raises(Busy, match="it was resumed meanwhile"):
+                await pausing
 
     async def test_listeners_are_told(self, mp: Milepost, make_mp: MakeMilepost) -> None:
         told: list[Event] = []

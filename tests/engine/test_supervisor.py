@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -96,6 +97,29 @@ async def test_after_three_times_the_health_call_fails_and_appends_go_on(
     said = [record.message for record in caplog.records if record.levelname == "CRITICAL"]
     assert [f"{number} of 3 times" in text for number, text in enumerate(said[:3], start=1)] == [True] * 3
     assert "Milepost.health() fails from now on" in said[3]
+
+
+async def test_while_a_coroutine_ignores_that_its_time_is_up_the_health_call_fails(
+    make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mp, seen, go_on = make_mp(), list[int](), asyncio.Event()
+    monkeypatch.setattr(slots, "WATCH", (0.01, 0.01))
+
+    @mp.subscription("hanging", category="order", lanes=1, timeout=0.01, retry=AT_ONCE)
+    async def handle(message: Message[Any]) -> None:
+        seen.append(message.position)
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    async with asyncio.timeout(60), mp.running(grace=GRACE):
+        await mp.append("order-1", NewMessage("placed"))
+        await until_unhealthy(mp, "ignores that its time is up")
+        assert (await mp.append("order-2", NewMessage("placed"))).position == 2
+        go_on.set()
+        while seen != [1, 2]:
+            await asyncio.sleep(0.01)
+        mp.health()
 
 
 async def test_an_outage_while_they_start_again_is_waited_for(

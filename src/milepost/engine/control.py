@@ -17,6 +17,7 @@ from milepost.engine.start import Start, refuse_beyond_end, start_from, start_of
 from milepost.engine.values import MOST, checked, whole
 from milepost.errors import Busy, DeclaredInCode, MilepostError, NotConfirmed
 from milepost.log.since import Since
+from milepost.log.uncancelled import uncancelled
 from milepost.progress.control import PostgresControl
 from milepost.progress.standing import Standing
 from milepost.progress.tracing import Tracing
@@ -210,12 +211,13 @@ class Control:
         if self._life is None:
             self._life = await self._progress.life()
         barrier = f"{what} ({uuid4().hex[:8]})"
-        await self._set_barrier(barrier)
         try:
+            # It may stand though this raises: its answer was lost, or not waited for.
+            await self._set_barrier(barrier)
             stands = await (self._forced(timeout, barrier) if force else self._at_rest(timeout, barrier))
             yield stands, barrier
         finally:
-            await self._control.lift_barrier(self._standing.id, barrier)
+            await uncancelled(self._control.lift_barrier(self._standing.id, barrier))
 
     async def _at_rest(self, timeout: float, barrier: str) -> Standing:
         """Wait until nobody has a lane; return how it stands then.
@@ -276,6 +278,8 @@ class Control:
         pause, longest = PAUSES
         while True:
             standing = await self._stands()
+            if barrier is None and standing.status != "paused":
+                raise Busy(f"{self._address}: it was resumed meanwhile")
             holding = [lane for lane in standing.lanes if lane.held]
             if not holding:
                 return standing

@@ -181,7 +181,9 @@ begin
     end if;
     update :"schema".subscriptions s
     set barrier = set_barrier.barrier, barrier_until = :"schema".clock() + during,
-        barrier_at = set_barrier."position", barrier_yields = false
+        barrier_at = set_barrier."position", barrier_yields = false,
+        -- What was forced by a command that failed is not by this one.
+        forced = case when found.barrier is null and s.status <> 'paused' then 0 else s.forced end
     where s.id = set_barrier.subscription;
     if found.barrier is null or found.barrier_at is distinct from "position" or found.barrier_yields then
         perform :"schema".act(subscription);

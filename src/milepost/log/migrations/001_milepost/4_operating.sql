@@ -1,12 +1,13 @@
 -- What people do to subscriptions: pause, move, replay, delete. Their workers look at once.
 
--- Sets what a person wants of it; tells whether it was otherwise.
+-- Sets what a person wants of it; tells whether it was otherwise. A pause does not force what was forced before it.
 create function :"schema".set_status(subscription bigint, status text) returns boolean
 language plpgsql volatile
 as $$
 begin
     perform :"schema".write_through();
-    update :"schema".subscriptions s set status = set_status.status
+    update :"schema".subscriptions s
+    set status = set_status.status, forced = case when s.barrier_until >= :"schema".clock() then s.forced else 0 end
     where s.id = set_status.subscription and s.status <> set_status.status;
     if not found then
         return false;
