@@ -4,9 +4,11 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from contract.both import Both, order, orders
+from engine.test_deliveries import waiting_for_locks
 from milepost import (
     AlreadyExists,
     Checkpoint,
@@ -25,6 +27,7 @@ from milepost import (
     by_property,
 )
 from milepost.dispatch import LimitReached
+from support import qualified
 
 
 async def test_creating_with_each_option(both: Both) -> None:
@@ -236,6 +239,38 @@ async def test_deciding_about_a_key(mp: Milepost, both: Both) -> None:
     for ask in (invoices.retry([1], key="order-0"), invoices.skip([1], key="order-0")):
         with pytest.raises(TypeError, match="not with positions"):
             await ask
+
+
+async def retrying(both: Both, count: int) -> None:
+    """So many messages that are retrying, pulled and failed once."""
+    await both.create_subscription("shipping", tracking="all", ordered_by=None)
+    await orders(both, count)
+    await both.settle(retry=await both.pull("shipping", limit=count), after=600)
+
+
+async def test_deciding_about_the_next_ones(both: Both) -> None:
+    """Those that are retrying stay what they are when they are to be tried at once."""
+    await retrying(both, 5)
+    shipping = both.manage("shipping")
+    first = await shipping.retry(all=True, state="retrying", limit=2)
+    second = await shipping.retry(all=True, state="retrying", limit=2, after=first.next or 0)
+    third = await shipping.skip(all=True, state="retrying", after=second.next or 0)
+    assert [(each.moved, each.next) for each in (first, second, third)] == [(2, 2), (2, 4), (1, None)]
+
+
+async def test_two_who_have_the_same_tried_at_once(mp: Milepost, both: Both) -> None:
+    await retrying(both, 5)
+    lock = qualified('select from {}.deliveries where "position" = 5 for update', mp)
+    async with await psycopg.AsyncConnection.connect(mp.url) as connection:
+        await connection.execute(lock.encode())
+        retries = [
+            asyncio.create_task(both.manage("shipping").retry(all=True, state="retrying")) for _ in range(2)
+        ]
+        while await waiting_for_locks(mp) < 2:
+            await asyncio.sleep(0.01)
+        await connection.commit()
+    decided = await asyncio.gather(*retries)
+    assert sorted((each.moved, len(each.refused)) for each in decided) == [(0, 5), (5, 0)]
 
 
 async def test_pausing_moving_and_replaying(mp: Milepost, both: Both) -> None:

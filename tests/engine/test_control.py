@@ -119,7 +119,9 @@ class TestWhatFails:
             await until(lambda: len(stuck.seen) == 8)
         assert (await mp.manage("orders").info()).lag.positions == 0
 
-    @pytest.mark.parametrize("error", [Unavailable("cut"), asyncio.CancelledError()], ids=lambda error: type(error).__name__)
+    @pytest.mark.parametrize(
+        "error", [Unavailable("cut"), asyncio.CancelledError()], ids=lambda error: type(error).__name__
+    )
     async def test_a_barrier_that_stands_and_nobody_was_told_is_lifted(
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, error: BaseException
     ) -> None:

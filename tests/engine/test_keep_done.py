@@ -129,6 +129,17 @@ async def test_without_it_rows_go_at_once_also_those_that_were_kept(mp: Milepost
         await until_none_is_left(mp)
 
 
+async def test_of_what_is_pulled_rows_that_were_kept_go_with_pulls(mp: Milepost) -> None:
+    await mp.create_subscription("mails", tracking="all", keep_done=600)
+    await orders(mp, False)
+    await mp.settle(ack=await mp.pull("mails"))
+    assert await states(mp) == {1: ("done", 1)}
+    await mp.manage("mails").update(keep_done=None)
+    while await rows(mp):
+        # Some of them look.
+        await mp.pull("mails")
+
+
 async def test_a_kept_row_holds_nobody_back(mp: Milepost) -> None:
     """Nor is it in the way when its message comes again."""
     handled: list[tuple[int, bool]] = []

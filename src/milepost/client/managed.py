@@ -13,7 +13,6 @@ from milepost.client.deliveries import Count, ReceivedInfos
 from milepost.client.node import path
 from milepost.client.requests import Answer, Request, Requests, encoded
 from milepost.client.settings import place, sent
-from milepost.dispatch import State
 from milepost.engine.caught_up import Written
 from milepost.engine.choosing import Positions, States, limited, listed, meant
 from milepost.engine.consuming.created import check_changes
@@ -165,6 +164,7 @@ class ManagedSubscription:
         positions: Positions | None = None,
         *,
         all: bool = False,
+        after: int = 0,
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
@@ -180,6 +180,7 @@ class ManagedSubscription:
         Args:
             positions: Of parked or retrying messages; one or several.
             all: All parked ones.
+            after: With `all` and `up_to`: only higher positions.
             up_to: All parked ones up to this position.
             limit: At most so many.
             state: "parked", "retrying" or both; others are left alone. Defaults to "parked", or with
@@ -188,11 +189,9 @@ class ManagedSubscription:
             reason: With `all` and `up_to`: only those whose reason has this text in it.
             on_batch: Called after each request with how many messages that is so far.
         """
-        chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
-        if isinstance(chosen, Choice) and State.RETRYING in chosen.states:
-            # They stay what they are, so that the next request would find the same ones.
-            found = self.deliveries(state=chosen.states, key=key, reason=reason, up_to=up_to, limit=limit)
-            chosen = Named(positions=[each.position async for each in found], states=chosen.states)
+        chosen = meant(
+            Decision.RETRY, positions, all=all, after=after, up_to=up_to, state=state, key=key, reason=reason
+        )
         return await self._decide("retry", chosen, limited(limit), on_batch)
 
     async def skip(
@@ -200,6 +199,7 @@ class ManagedSubscription:
         positions: Positions | None = None,
         *,
         all: bool = False,
+        after: int = 0,
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
@@ -212,18 +212,22 @@ class ManagedSubscription:
         It takes parked, retrying, waiting and unrouted messages; `all` and `up_to` mean the parked ones unless
         `state` says otherwise. A message that is running is left alone.
         """
-        chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
+        chosen = meant(
+            Decision.SKIP, positions, all=all, after=after, up_to=up_to, state=state, key=key, reason=reason
+        )
         return await self._decide("skip", chosen, limited(limit), on_batch)
 
     async def _decide(
         self, word: str, chosen: Choice | Named, limit: int | None, on_batch: OnBatch | None
     ) -> Decided:
-        """In requests of a thousand: of what is chosen by its state each leaves that, so the next finds others."""
-        moved, refused = 0, dict[int, str]()
+        """In requests of a thousand, each after what the one before has looked at."""
+        moved, refused, after = 0, dict[int, str](), 0 if isinstance(chosen, Named) else chosen.after
         rest = list(chosen.positions) if isinstance(chosen, Named) else None
         while moved != limit and rest != []:
             most = BATCH if limit is None else min(BATCH, limit - moved)
             body = {**_chosen(chosen, rest and rest[:most]), "limit": most}
+            if after:
+                body["after"] = after
             decided = (await self._ask("POST", "deliveries", word, body=body, repeatable=False)).as_(Decided)
             moved += decided.moved
             refused |= decided.refused
@@ -231,9 +235,11 @@ class ManagedSubscription:
                 on_batch(moved)
             if rest is not None:
                 rest = rest[most:]
-            elif decided.moved < most:
-                break
-        return Decided(moved=moved, refused=refused)
+            elif decided.next is None:
+                return Decided(moved=moved, refused=refused)
+            else:
+                after = decided.next
+        return Decided(moved=moved, refused=refused, next=after or None)
 
     # Operating
 

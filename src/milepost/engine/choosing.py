@@ -24,6 +24,7 @@ def meant(
     positions: Positions | None,
     *,
     all: bool,
+    after: int,
     up_to: int | None,
     state: States | None,
     key: str | None,
@@ -38,9 +39,11 @@ def meant(
     if positions is None:
         usual = frozenset({State.PARKED})
         states = usual if state is None else _states(state, decision.applies_to, f"{name} takes")
-        return Choice(states=states, key=key, reason=reason, up_to=_last("up_to", up_to))
-    if any(word is not None for word in (key, reason)):
-        raise TypeError(f"{name}: key and reason go with all=True and up_to, not with positions")
+        return Choice(
+            states=states, key=key, reason=reason, after=_number("after", after), up_to=_last("up_to", up_to)
+        )
+    if key is not None or reason is not None or after:
+        raise TypeError(f"{name}: key, reason and after go with all=True and up_to, not with positions")
     states = decision.applies_to if state is None else _states(state, decision.applies_to, f"{name} takes")
     several = [positions] if isinstance(positions, int) else positions
     return Named(positions=sorted({_number("positions", position) for position in several}), states=states)

@@ -75,13 +75,14 @@ class Deliveries:
     ) -> Decided:
         """Decides about those that are meant, the lowest position first, in transactions of a thousand."""
         stored = await self._stored()
-        moved, refused = 0, dict[int, str]()
+        moved, refused, last = 0, dict[int, str](), None
         async with aclosing(stored.chosen(meant) if isinstance(meant, Choice) else _once(meant)) as chosen:
             async for seen in chosen:
                 at = 0
                 while at < len(seen) and moved != limit:
                     most = BATCH if limit is None else min(BATCH, limit - moved)
                     decided = await stored.decide(decision, seen[at : at + most], meant.states)
+                    last = seen[min(at + most, len(seen)) - 1].position
                     at += most
                     moved += decided.moved
                     refused |= decided.refused
@@ -89,7 +90,8 @@ class Deliveries:
                         on_batch(moved)
                 if moved == limit:
                     break
-        return Decided(moved=moved, refused=refused)
+        is_cut = isinstance(meant, Choice) and moved == limit
+        return Decided(moved=moved, refused=refused, next=last if is_cut else None)
 
     async def _stored(self) -> PostgresDeliveries:
         services = self._place.services

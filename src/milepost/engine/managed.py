@@ -118,6 +118,7 @@ class ManagedSubscription:
         positions: Positions | None = None,
         *,
         all: bool = False,
+        after: int = 0,
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
@@ -133,6 +134,7 @@ class ManagedSubscription:
         Args:
             positions: Of parked or retrying messages; one or several.
             all: All parked ones.
+            after: With `all` and `up_to`: only higher positions.
             up_to: All parked ones up to this position.
             limit: At most so many.
             state: "parked", "retrying" or both; others are left alone. Defaults to "parked", or with
@@ -141,7 +143,9 @@ class ManagedSubscription:
             reason: With `all` and `up_to`: only those whose reason has this text in it.
             on_batch: Called after each transaction with how many messages that is so far.
         """
-        chosen = meant(Decision.RETRY, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
+        chosen = meant(
+            Decision.RETRY, positions, all=all, after=after, up_to=up_to, state=state, key=key, reason=reason
+        )
         most = limited(limit)
         return await self._deliveries().decide(Decision.RETRY, chosen, limit=most, on_batch=on_batch)
 
@@ -150,6 +154,7 @@ class ManagedSubscription:
         positions: Positions | None = None,
         *,
         all: bool = False,
+        after: int = 0,
         up_to: int | None = None,
         limit: int | None = None,
         state: States | None = None,
@@ -162,7 +167,9 @@ class ManagedSubscription:
         It takes parked, retrying, waiting and unrouted messages; `all` and `up_to` mean the parked ones unless
         `state` says otherwise. A message that is running is left alone.
         """
-        chosen = meant(Decision.SKIP, positions, all=all, up_to=up_to, state=state, key=key, reason=reason)
+        chosen = meant(
+            Decision.SKIP, positions, all=all, after=after, up_to=up_to, state=state, key=key, reason=reason
+        )
         most = limited(limit)
         return await self._deliveries().decide(Decision.SKIP, chosen, limit=most, on_batch=on_batch)
 

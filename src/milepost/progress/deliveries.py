@@ -107,6 +107,8 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
     """How many deliveries it holds for."""
     refused: dict[int, str]
     """The positions it does not hold for, and why, in words."""
+    next: int | None = None
+    """With `all` and `up_to`, where the limit was reached: what to give as `after` to go on after these."""
 
 
 class PostgresDeliveries:

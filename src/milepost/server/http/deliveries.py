@@ -118,7 +118,7 @@ async def retry(
 ) -> Decided:
     """Has parked or retrying messages tried now, and counted anew.
 
-    One request decides about at most 10,000: repeat it while it moves as many as its limit.
+    One request decides about at most 10,000: repeat it with `after` while the answer has a `next`.
     """
     return await managed(mp, group, name).retry(**_meant(Decision.RETRY, data))
 
@@ -142,6 +142,7 @@ def _meant(decision: Decision, data: DeliveriesToDecide) -> dict[str, Any]:
     choice: dict[str, Any] = {
         "positions": data.positions,
         "all": data.all,
+        "after": data.after,
         "up_to": data.up_to,
         "state": data.state,
         "key": data.key,

@@ -56,6 +56,8 @@ class DeliveriesToDecide(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     """Those at these positions."""
     all: bool = False
     """All of them."""
+    after: At = 0
+    """With `all` and `up_to`: only higher positions."""
     up_to: At | None = None
     """All up to this position."""
     limit: Annotated[int, described(minimum=0, maximum=MOST_DECIDED)] | None = None
