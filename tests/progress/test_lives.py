@@ -119,9 +119,9 @@ async def test_a_move_is_refused(postgres: PostgresKeeper) -> None:
     await another_life(postgres)
     assert await control.set_barrier(opened.id, "mine") == "mine"
     with pytest.raises(AnotherLife):
-        await control.place(opened.id, "mine", lanes, {}, life=life, **options)
+        await control.place(opened.id, "mine", [Cursor(0), Cursor(0)], lanes, {}, life=life, **options)
     life = await postgres.progress.life()
-    assert await control.place(opened.id, "mine", lanes, {}, life=life, **options) == 0
+    assert await control.place(opened.id, "mine", [Cursor(0), Cursor(0)], lanes, {}, life=life, **options) == 0
 
 
 async def test_progress_in_memory_goes_back_with_the_log() -> None:

@@ -142,6 +142,7 @@ class Control:
         removed = await self._control.place(
             standing.id,
             barrier,
+            [lane.cursor for lane in standing.lanes],
             placing.lanes,
             placing.memories,
             life=self._life,
@@ -151,7 +152,7 @@ class Control:
             since=since,
         )
         if removed is None:
-            raise Busy(f"{self._address}: workers took it back meanwhile: try again")
+            raise Busy(f"{self._address}: it went on meanwhile: try again")
         return removed
 
     async def _plan(self, placing: Placing, position: int) -> Plan:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import msgspec
 
+from milepost.dispatch import Cursor
 from milepost.log.database import Database
 from milepost.log.since import Since
 from milepost.log.statements import Statements
@@ -80,6 +81,7 @@ class PostgresControl:
         self,
         subscription: int,
         barrier: str,
+        stood: Sequence[Cursor],
         lanes: Sequence[LanePlace],
         memories: Memories,
         *,
@@ -91,6 +93,7 @@ class PostgresControl:
     ) -> int | None:
         """Puts lanes elsewhere behind a barrier, and lifts it; None if it does not stand any more.
 
+        `stood` is where the lanes were when this was reckoned: None also if they are not there now.
         Rows above a position and up to another are removed, and so are `followers`; returns how many. Raises
         `AnotherLife` unless the server has the life in which this was reckoned.
         """
@@ -98,6 +101,9 @@ class PostgresControl:
             "subscription": subscription,
             "life": life,
             "barrier": barrier,
+            "stood": msgspec.json.encode(
+                [[cursor.position for cursor in stood], [_flat(Ranges(cursor.ahead)) for cursor in stood]]
+            ).decode(),
             "lanes": msgspec.json.encode([_as_json(lane) for lane in lanes]).decode(),
             "memories": msgspec.json.encode(
                 [

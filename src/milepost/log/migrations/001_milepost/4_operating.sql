@@ -91,18 +91,20 @@ begin
     end loop;
 end $$;
 
--- Puts lanes elsewhere, behind a barrier of whoever asks, when nobody has them; null if it does not stand any more.
+-- Puts lanes elsewhere, behind a barrier of whoever asks, when nobody has them; null if it does not stand any more, or if
+-- they are not where they were when it was reckoned: `stood` has that, as `stand` tells it.
 -- Each lane comes with its cursor, what of it comes again, and what is passed over; and with them what had been handled
 -- before by each definition. Rows above one position
 -- and up to another are removed, since those messages come again, or never; tells how many.
 create function :"schema".place_lanes(
-    subscription bigint, life uuid, barrier text, lanes jsonb, memories jsonb, above bigint, up_to bigint,
+    subscription bigint, life uuid, barrier text, stood jsonb, lanes jsonb, memories jsonb, above bigint, up_to bigint,
     followers bigint[], since timestamptz, since_above bigint
 ) returns bigint
 language plpgsql volatile
 as $$
 declare
     opened :"schema".subscriptions;
+    stands record;
     given record;
     removed bigint;
 begin
@@ -111,6 +113,12 @@ begin
     if opened.barrier is distinct from place_lanes.barrier or opened.barrier_until < :"schema".clock()
         or (:"schema".stand(subscription, opened.lanes)).held
     then
+        return null;
+    end if;
+    -- Who is taken for dead may write all the same, until it is fenced off.
+    perform :"schema".fence(subscription, opened.lanes);
+    stands := :"schema".stand(subscription, opened.lanes);
+    if jsonb_build_array(to_jsonb(stands.positions), stands.aheads) <> stood then
         return null;
     end if;
     delete from :"schema".deliveries d
