@@ -21,6 +21,9 @@ R = TypeVar("R")
 SIGNAL_CHECK_SECONDS = 0.1
 """Pause between two checks of a blocked main thread for signals that another thread received."""
 
+INTERRUPTED_SECONDS = 5.0
+"""Time limit of calls that were interrupted, when what they use is closed."""
+
 CLOSED = "sync, or the event loop it uses, was closed meanwhile: call it again"
 
 
@@ -113,6 +116,9 @@ class Bridge(Blocking[O]):
                 thread.stop()
 
     async def _end(self) -> None:
+        # What was interrupted may have something to take back, for which it needs what ends here.
+        if interrupted := {task for task in asyncio.all_tasks() if task.cancelling()}:
+            await asyncio.wait(interrupted, timeout=INTERRUPTED_SECONDS)
         # Pages that were abandoned end before the log they come from.
         if abandoned := self._closing & asyncio.all_tasks():
             await asyncio.wait(abandoned)

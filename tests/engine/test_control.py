@@ -1,5 +1,6 @@
 """Pause, resume, move, replay, update and delete, while workers run: at once, and so that it holds."""
 
+import _thread
 import asyncio
 import threading
 from collections.abc import AsyncIterator
@@ -137,6 +138,34 @@ class TestWhatFails:
             await mp.manage("orders").move("beginning")
         barriers = await mp.log.database.execute(qualified("select barrier from {}.subscriptions", mp), {})
         assert barriers == [(None,)]
+
+    def test_all_go_on_when_a_blocking_call_is_interrupted(self, make_mp: MakeMilepost) -> None:
+        worker = make_mp()
+        begun, go_on = threading.Event(), threading.Event()
+
+        @worker.subscription("orders", category="order", lanes=1)
+        def handle(message: Message[Any]) -> None:
+            begun.set()
+            go_on.wait()
+
+        def stands() -> bool:
+            return worker.sync.manage("orders").info().barrier is not None
+
+        def interrupt() -> None:
+            while not stands():
+                go_on.wait(0.01)
+            _thread.interrupt_main()
+
+        with worker.sync as sync, sync.running(grace=5):
+            sync.append("order-1", NewMessage("placed"))
+            begun.wait()
+            interrupting = threading.Thread(target=interrupt)
+            with pytest.raises(KeyboardInterrupt), make_mp().sync as other:
+                interrupting.start()
+                other.manage("orders").move("beginning")
+            is_lifted = not stands()
+            go_on.set()
+        assert is_lifted
 
 
 class TestWhatTakesLong:

@@ -100,7 +100,7 @@ class Decision(Enum):
         self.applies_to = applies_to
 
 
-class Decided(msgspec.Struct, frozen=True, kw_only=True):
+class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What came of a decision."""
 
     moved: int
