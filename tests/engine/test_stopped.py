@@ -114,6 +114,8 @@ async def test_the_status_the_log_and_a_trace_name_the_key(mp: Milepost, caplog:
         "3 messages wait behind others (max_waiting=3); the next one is of key 'order-1'"
     )
     assert (said.subscription, said.lane) == ("orders", number)  # type: ignore[attr-defined]
+    # That the process has let the lane go does not mean that it goes on.
+    assert not [record for record in caplog.records if "reads on" in record.message]
 
 
 async def test_when_it_goes_on_the_status_and_the_log_say_so(

@@ -41,10 +41,14 @@ class StoppedLanes:
     def look(self) -> None:
         """Look at all lanes again: some may be here no longer."""
         stopped = {number: owned.lane.stopped for number, owned in self._lanes.items() if not owned.closing}
-        was_stopped = bool(self.limits)
-        self.limits = {number: limit for number, limit in stopped.items() if limit is not None}
-        if self.limits or was_stopped:
+        before, self.limits = self.limits, {n: limit for n, limit in stopped.items() if limit is not None}
+        if self.limits:
             self._log()
+        elif before and self._is_logged:
+            self._is_logged = False
+            if before.keys() & stopped.keys():
+                # Otherwise they are with others, and may stand still there.
+                self._journal.warning("reads on: there are fewer such messages than the limit allows")
 
     def _pass_on(self, owned: Owned) -> None:
         """Let stopped lanes ask if this one was told of fewer rows than their limit."""
@@ -55,10 +59,7 @@ class StoppedLanes:
 
     def _log(self) -> None:
         now = asyncio.get_running_loop().time()
-        if not self.limits and self._is_logged:
-            self._is_logged = False
-            self._journal.warning("reads on: there are fewer such messages than the limit allows")
-        elif self.limits and not self._is_logged and now - self._logged_at >= LOG_AGAIN_SECONDS:
+        if not self._is_logged and now - self._logged_at >= LOG_AGAIN_SECONDS:
             self._logged_at, self._is_logged = now, True
             number, limit = next(iter(self.limits.items()))
             self._journal.error("lane %d reads no further: %s", number, limit, lane=number)
