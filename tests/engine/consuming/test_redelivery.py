@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from engine.consuming.processes import Process, Start
@@ -13,6 +14,7 @@ from milepost import Milepost, NewMessage, Retry
 from milepost.dispatch import Lane
 from milepost.testing import MilepostDB
 from patience import within
+from support import qualified
 
 QUICK = Retry(attempts=3, delay=0.05, factor=1, jitter=0)
 
@@ -219,13 +221,17 @@ async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
         await expire(mp, gone.pid)
         suspects: list[Any] = []
         monkeypatch.setattr(Lane, "suspects", property(lambda lane: lane in suspects))
-        async with mp.consumer("billing") as second:
-            while (other := second.desk.owned) is None or not other.lane.promised:
-                await asyncio.sleep(0)
-            suspects.append(owned.lane)
-            first.desk.handing.wake()
-            assert await ack(await take(second, 1)) == [1]
-            await ack(suspect)
+        lock = qualified("lock table {}.deliveries in share mode", mp)
+        async with await psycopg.AsyncConnection.connect(mp.url) as holder:
+            # By then it cannot be written down.
+            await holder.execute(lock.encode())
+            async with mp.consumer("billing") as second:
+                await until(lambda: second.desk.owned is not None and second.desk.owned.lane.promised > 0)
+                suspects.append(owned.lane)
+                first.desk.handing.wake()
+                await holder.commit()
+                assert await ack(await take(second, 1)) == [1]
+                await ack(suspect)
 
 
 class TestParked:
