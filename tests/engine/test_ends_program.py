@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,38 @@ def in_a_provider(mp: Milepost, quits: Quits) -> None:
     def handle(message: Message[Any], session: Session) -> None: ...
 
 
+@dataclass
+class Placed:
+    """What an upcast makes of the payloads of the tests."""
+
+    name: str
+
+
+def in_an_upcast(mp: Milepost, quits: Quits) -> None:
+    upcast_that_quits(mp, quits)
+
+    @mp.subscription("orders", **OPTIONS)
+    async def handle(event: Placed) -> None: ...
+
+
+def in_an_upcast_for_a_thread(mp: Milepost, quits: Quits) -> None:
+    upcast_that_quits(mp, quits)
+
+    @mp.subscription("orders", **OPTIONS)
+    def handle(event: Placed) -> None: ...
+
+
+def upcast_that_quits(mp: Milepost, quits: Quits) -> None:
+    mp.message("placed", version=2)(Placed)
+
+    @mp.upcast("placed", from_version=1)
+    def named(data: str) -> dict[str, str]:
+        if data == "last":
+            quits.calls += 1
+            raise quits.error
+        return {"name": data}
+
+
 SHAPES = [
     on_the_loop,
     after_a_wait,
@@ -97,6 +130,8 @@ SHAPES = [
     in_a_transaction,
     in_a_transaction_of_batches,
     in_a_provider,
+    in_an_upcast,
+    in_an_upcast_for_a_thread,
 ]
 shapes = pytest.mark.parametrize("declare", SHAPES)
 Declare = Callable[[Milepost, Quits], None]

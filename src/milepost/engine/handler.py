@@ -10,6 +10,7 @@ from milepost.dispatch.reasons import one_line
 from milepost.engine.context import Context
 from milepost.engine.described import Function
 from milepost.engine.instrument import Instrument, in_a_thread, on_the_loop
+from milepost.engine.outcomes import FATAL
 from milepost.engine.providers import Provider, Providers, Values, arguments
 from milepost.engine.provision import LOOP, Provision
 from milepost.engine.signature import Asked, Signature, Source
@@ -26,7 +27,7 @@ Prepare: TypeAlias = Callable[[Any, Context | None, Transaction | None], tuple[A
 class Undecodable(Exception):
     """The payload of a message does not fit the class of its type; `__cause__` says why."""
 
-    def __init__(self, message: AnyMessage, error: Exception) -> None:
+    def __init__(self, message: AnyMessage, error: BaseException) -> None:
         self.message = message
         self.reason = one_line(
             str(error) if isinstance(error, InvalidMessage) else f"data: {message!r}: {error!r}"
@@ -161,9 +162,9 @@ def _all_asked(providers: Sequence[Provider]) -> list[Asked]:
 def _decoded(message: AnyMessage) -> Any:
     try:
         return message.data
-    except NewerVersion:
+    except (NewerVersion, *FATAL):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Undecodable(message, error) from error
 
 
@@ -203,9 +204,9 @@ def _messages_decoded(
 def _payload_alone(message: AnyMessage, context: Context | None, transaction: Transaction | None) -> tuple[Any]:
     try:
         return (message.data,)
-    except NewerVersion:
+    except (NewerVersion, *FATAL):
         raise
-    except Exception as error:
+    except BaseException as error:
         raise Undecodable(message, error) from error
 
 

@@ -168,14 +168,18 @@ class Turn:
 
     def _add(self, items: list[Item], handler: Handler, owned: Owned, delivery: AnyDelivery) -> None:
         variables = copy_context()
+        call = handler.call
         try:
             arguments = variables.run(self._calls.arguments, handler, delivery)
         except Exception as error:
             self._settling.failed(owned, [delivery], error)
             return
+        except BaseException as error:
+            # Raised in its turn, as if the handler did: here it would end the task, and with it the event loop.
+            call, arguments = _raise, (error,)
         owned.running += 1
         delivery.begun = monotonic()
-        items.append(Item(owned, delivery, handler.call, arguments, variables))
+        items.append(Item(owned, delivery, call, arguments, variables))
 
     def _leave(self, chunk: Chunk) -> None:
         """Others get its messages: those that have not begun do not begin any more."""
@@ -234,3 +238,7 @@ class Turn:
             self._size = max(1, self._size // 2)
         else:
             self._size = min(LARGEST, self._size * 2)
+
+
+def _raise(error: BaseException) -> None:
+    raise error
