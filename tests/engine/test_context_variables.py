@@ -1,7 +1,7 @@
 """Each call of a handler has its own copy of the context variables."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from functools import wraps
@@ -243,6 +243,51 @@ async def test_tasks_of_a_call_have_its_variables(mp: Milepost) -> None:
     await fill(mp)
     await mp.run_until_idle()
     assert sorted(found) == sorted(2 * [f"tenant {number}" for number in range(COUNT)])
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_a_call_has_what_its_providers_set_and_they_what_it_sets(mp: Milepost, is_async: bool) -> None:
+    """In one context, in which what was set can also be reset, on the loop or in a thread."""
+    found: list[str] = []
+
+    @mp.provide
+    async def number(message: Message) -> int:  # type: ignore[type-arg]
+        tenant.set(f"tenant {message.data}")
+        return int(message.data)
+
+    @mp.provide
+    async def customer(number: int) -> AsyncIterator[Customer]:
+        token = tenant.set(f"{tenant.get()}, customer")
+        yield Customer(tenant.get())
+        found.append(tenant.get())
+        tenant.reset(token)
+        found.append(tenant.get())
+
+    @mp.provide
+    def text(customer: Customer) -> Iterator[str]:
+        token = tenant.set(f"{tenant.get()}, text")
+        yield tenant.get()
+        tenant.reset(token)
+
+    def serve_with(text: str) -> None:
+        assert tenant.get() == text
+        found.append(text)
+
+    if is_async:
+
+        @mp.subscription("all", category="order")
+        async def handle(message: Message[Any], text: str) -> None:
+            serve_with(text)
+    else:
+
+        @mp.subscription("all", category="order")
+        def plain(message: Message[Any], text: str) -> None:
+            serve_with(text)
+
+    await mp.append("order-1", NewMessage("placed", 1))
+    await mp.run_until_idle()
+    assert found == ["tenant 1, customer, text", "tenant 1, customer", "tenant 1"]
+    assert tenant.get() == "nobody"
 
 
 async def test_a_time_limit_within_a_call_is_the_calls_own(mp: Milepost) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from contextvars import copy_context
 from typing import Any, Final, TypeAlias
 
 from milepost.engine.outcomes import EndsProgram, carried
@@ -12,6 +13,8 @@ LOOP: Final = "event loop"
 
 Opened: TypeAlias = Generator[Any, None, None] | AsyncGenerator[Any, None]
 Wait: TypeAlias = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+Run: TypeAlias = Callable[..., Any]
+"""Calls a plain function with its arguments."""
 
 
 class Provision:
@@ -31,40 +34,50 @@ class Provision:
         async def call() -> Any:
             return await self._function(values)
 
-        return await self._run(values, call, _awaited)
+        return await self._run(values, call, _awaited, _called)
 
     def run_plain(self, values: Values) -> Any:
-        """Everything in this thread, but for async providers: those run on the event loop."""
+        """Everything in this thread, but for async providers: those run on the event loop.
+
+        All share one copy of the context variables. A context is in one thread at a time, so this one enters it
+        for each step alone.
+        """
+        variables = copy_context()
 
         async def call() -> Any:
-            return self._function(values)
+            return variables.run(self._function, values)
+
+        async def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+            return await asyncio.create_task(carried(coroutine), context=variables)
 
         async def wait(coroutine: Coroutine[Any, Any, Any]) -> Any:
             try:
-                return asyncio.run_coroutine_threadsafe(carried(coroutine), values[LOOP]).result()
+                return asyncio.run_coroutine_threadsafe(on_loop(coroutine), values[LOOP]).result()
             except EndsProgram as ending:
                 raise ending.error from None
 
         # Nothing in it suspends: what would, was waited for in the loop.
-        coroutine = self._run(values, call, wait)
+        coroutine = self._run(values, call, wait, variables.run)
         try:
             coroutine.send(None)
         except StopIteration as finished:
             return finished.value
         raise AssertionError("a plain call tried to wait")
 
-    async def _run(self, values: Values, call: Callable[[], Coroutine[Any, Any, Any]], wait: Wait) -> Any:
+    async def _run(
+        self, values: Values, call: Callable[[], Coroutine[Any, Any, Any]], wait: Wait, run: Run
+    ) -> Any:
         opened: list[tuple[Provider, Opened]] = []
         result, failure = None, None
         try:
             for provider in self._providers:
-                values[provider.gives] = await _enter(provider, values, opened, wait)
+                values[provider.gives] = await _enter(provider, values, opened, wait, run)
             result = await call()
         except BaseException as error:  # a cancelled call is undone as well
             failure = error
         for provider, generator in reversed(opened):
             try:
-                await _leave(provider, generator, failure, wait)
+                await _leave(provider, generator, failure, wait, run)
             except BaseException as error:
                 failure = error
         try:
@@ -80,23 +93,31 @@ async def _awaited(coroutine: Coroutine[Any, Any, Any]) -> Any:
     return await coroutine
 
 
-async def _enter(provider: Provider, values: Values, opened: list[tuple[Provider, Opened]], wait: Wait) -> Any:
-    made = provider.call(values)
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+async def _enter(
+    provider: Provider, values: Values, opened: list[tuple[Provider, Opened]], wait: Wait, run: Run
+) -> Any:
+    made = run(provider.call, values)
     if provider.is_async_generator:
         value = await wait(_first_async(provider, made))
     elif provider.is_generator:
-        value = _first(provider, made)
+        value = run(_first, provider, made)
     else:
         return await wait(made) if provider.is_async else made
     opened.append((provider, made))
     return value
 
 
-async def _leave(provider: Provider, generator: Any, failure: BaseException | None, wait: Wait) -> None:
+async def _leave(
+    provider: Provider, generator: Any, failure: BaseException | None, wait: Wait, run: Run
+) -> None:
     if provider.is_async_generator:
         await wait(_finish_async(provider, generator, failure))
     else:
-        _finish(provider, generator, failure)
+        run(_finish, provider, generator, failure)
 
 
 def _first(provider: Provider, generator: Generator[Any, None, None]) -> Any:
