@@ -1,8 +1,11 @@
 """Pydantic models: what was appended is read as the same, however a model is configured."""
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
+import msgspec
 import pytest
 from pydantic import (
     AliasChoices,
@@ -178,3 +181,40 @@ async def test_an_upcast_payload_is_read_by_the_same_rules(mp: Milepost) -> None
 
     message = await stored(mp, NewMessage("order.placed", {"order_id": 1}))
     assert message.data == MODELS[4]
+
+
+@dataclass
+class Parcel:
+    """A payload of another kind that has models as fields."""
+
+    sender: Strict
+    items: list[Item]
+    pets: dict[str, Owner]
+    first: Item | None = None
+
+
+class Letter(msgspec.Struct, rename="camel"):
+    placed_order: Strict
+    by_number: dict[int, Decimal]
+
+
+WITHIN = [
+    Parcel(MODELS[4], [Item(itemName="a")], {"rex": MODELS[8]}, Item(itemName="b")),  # type: ignore[arg-type, call-arg]
+    Letter(MODELS[4], {1: Decimal("1.50")}),  # type: ignore[arg-type]
+]
+
+
+@pytest.mark.parametrize("upcast", [False, True])
+@pytest.mark.parametrize("payload", WITHIN, ids=lambda payload: type(payload).__name__)
+async def test_models_within_other_payloads_come_back(mp: Milepost, payload: Any, upcast: bool) -> None:
+    mp.message("thing.happened", version=2)(type(payload))
+    mp.upcast("thing.happened", from_version=1)(lambda data: data)
+    message = await stored(mp, NewMessage("thing.happened", payload) if upcast else payload)
+    assert message.data == payload
+
+
+async def test_a_model_within_another_payload_that_does_not_fit(mp: Milepost) -> None:
+    mp.message("thing.happened")(Letter)
+    message = await stored(mp, NewMessage("thing.happened", {"placedOrder": {"order_id": "x"}, "byNumber": {}}))
+    with pytest.raises(InvalidMessage, match=r"does not decode as Letter: .*(?s:.*)\$\.placedOrder"):
+        _ = message.data

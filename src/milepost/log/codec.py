@@ -366,7 +366,7 @@ def _decode(message: Message[Any], cls: Any) -> Any:
     try:
         if models.is_model(cls):
             return models.read_json(cls, message.raw)
-        return msgspec.json.decode(message.raw, type=cls)
+        return msgspec.json.decode(message.raw, type=cls, dec_hook=_decode_model)
     except (ValueError, TypeError) as error:
         raise _undecodable(message, cls, error) from error
 
@@ -375,7 +375,7 @@ def _convert(message: Message[Any], data: Any, cls: Any) -> Any:
     try:
         if models.is_model(cls):
             return _model_of(data, cls)
-        return msgspec.convert(data, cls)
+        return msgspec.convert(data, cls, str_keys=True, dec_hook=_decode_model)
     except (ValueError, TypeError) as error:
         raise _undecodable(message, cls, error) from error
 
@@ -387,6 +387,11 @@ def _model_of(data: Any, cls: Any) -> Any:
     except _ENCODING_ERRORS:
         raw = None
     return models.read(cls, data) if raw is None else models.read_json(cls, raw)
+
+
+def _decode_model(cls: type, value: Any) -> Any:
+    """Read a model that is a field of another payload; leave what else msgspec does not know for it to refuse."""
+    return _model_of(value, cls) if models.is_model(cls) else value
 
 
 def _undecodable(message: Message[Any], cls: Any, error: Exception) -> InvalidMessage:
