@@ -111,9 +111,7 @@ async def _enter(
     return value
 
 
-async def _leave(
-    provider: Provider, generator: Any, failure: BaseException | None, wait: Wait, run: Run
-) -> None:
+async def _leave(provider: Provider, generator: Any, failure: BaseException | None, wait: Wait, run: Run) -> None:
     if provider.is_async_generator:
         await wait(_finish_async(provider, generator, failure))
     else:
