@@ -199,7 +199,7 @@ class Letter(msgspec.Struct, rename="camel"):
 
 
 WITHIN = [
-    Parcel(MODELS[4], [Item(itemName="a")], {"rex": MODELS[8]}, Item(itemName="b")),  # type: ignore[arg-type, call-arg]
+    Parcel(MODELS[4], [Item(itemName="a")], {"rex": MODELS[8]}, Item(itemName="b")),  # type: ignore[arg-type, call-arg, dict-item]
     Letter(MODELS[4], {1: Decimal("1.50")}),  # type: ignore[arg-type]
 ]
 
