@@ -139,7 +139,7 @@ class Calls:
                 raise
             raise HandlerCancelled(error) from error
         finally:
-            slot.end()
+            await slot.end()
 
     async def _in_thread(self, call: Callable[[], Any], slot: Slot) -> None:
         """A thread cannot be stopped: when its time is up its key stays held until it returns."""
@@ -154,9 +154,10 @@ class Calls:
                 if slot.is_taken_back():
                     taken_back = True
                     continue
-                if not slot.expired():
+                if slot.expired():
+                    late = TimedOut(self._timeout, running.where())
+                elif slot.is_ending():
                     raise Abandoned(late) if late else asyncio.CancelledError from None
-                late = TimedOut(self._timeout, running.where())
         error = future.result()
         if taken_back:
             raise TakenBack

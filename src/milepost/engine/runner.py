@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any
 
 from milepost.dispatch import Breaker, Cursor, Exchange, Lane, LaneState, LimitReached, Settings
-from milepost.engine.calls import Abandoned, AnyDelivery, Calls, TakenBack
+from milepost.engine.calls import Abandoned, AnyDelivery, Calls, HandlerCancelled, TakenBack
 from milepost.engine.exactly_once import Again, ExactlyOnce, Failures
 from milepost.engine.lag import not_passed
 from milepost.engine.order import ByFunction, Order, Unordered, placed
@@ -505,10 +505,13 @@ class Runner:
         except KeyboardInterrupt as error:
             self._lost(owned, MilepostError("the program is interrupted"))
             raise self._program_ends(error) from None
-        except asyncio.CancelledError:
-            if not slot.is_taken_back():
+        except asyncio.CancelledError as error:
+            if slot.is_taken_back():
+                self._lost(owned, TakenBack())
+            elif slot.is_ending():
                 raise
-            self._lost(owned, TakenBack())
+            else:
+                self._lost(owned, HandlerCancelled(error))
         except Exception as error:
             # Whatever it is, nobody knows whether it was committed: the lane is read again.
             self._lost(owned, error)

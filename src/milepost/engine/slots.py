@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
@@ -17,7 +18,7 @@ WATCH = (0.01, 1.0)
 class Slot:
     """A place where one call at a time runs."""
 
-    __slots__ = ("deadline", "late_since", "taken_back", "task", "timed_out")
+    __slots__ = ("deadline", "ends", "late_since", "taken_back", "task", "timed_out")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
@@ -27,6 +28,8 @@ class Slot:
         """When it was told that its time is up, and has not ended since."""
         self.timed_out = False
         self.taken_back = False
+        self.ends = False
+        """Whether the work ends. That a cancellation is counted says nothing: handlers leave some behind."""
 
     def begin(self, timeout: float) -> None:
         """A call begins."""
@@ -34,7 +37,7 @@ class Slot:
 
     def is_ending(self) -> bool:
         """Whether somebody ends this slot; else a cancellation that arrives is the handler's own affair."""
-        return self.task is not None and self.task.cancelling() > 0
+        return self.ends
 
     def is_overdue(self, now: float, grace: float) -> bool:
         """Whether nobody could tell it that its time is up, or telling it was of no use."""
@@ -43,7 +46,7 @@ class Slot:
             return now > late_since + 2 * grace + WATCH[1]
         return deadline is not None and now > deadline + grace + WATCH[1]
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """It has ended."""
         self.deadline = self.late_since = None
         # It took no notice.
@@ -51,6 +54,16 @@ class Slot:
             self.expired()
         if self.taken_back:
             self.is_taken_back()
+        if self.task is not None and self.task.cancelling() and not self.is_ending():
+            self.forget_cancellations()
+            # One that has not arrived would end what this task waits for next.
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)
+
+    def forget_cancellations(self) -> None:
+        """Forget those that a handler left behind. Before Python 3.13 each `asyncio.TaskGroup` that fails does."""
+        while self.task is not None and self.task.cancelling():
+            self.task.uncancel()
 
     def expired(self) -> bool:
         """Whether a cancellation that has just arrived means that time is up; asked once."""
@@ -60,8 +73,9 @@ class Slot:
         if self.taken_back:
             self.taken_back = False
             self.task.uncancel()
+        self.task.uncancel()
         # Somebody else may have cancelled it as well, and that is not swallowed.
-        return self.task.uncancel() == 0
+        return not self.is_ending()
 
     def take_back(self) -> None:
         """End the call that runs: others get its messages."""
@@ -74,7 +88,8 @@ class Slot:
         if not self.taken_back or self.task is None:
             return False
         self.taken_back = False
-        return self.task.uncancel() == 0
+        self.task.uncancel()
+        return not self.is_ending()
 
 
 class Stuck(MilepostError):
@@ -149,11 +164,31 @@ class Slots:
             async with asyncio.TaskGroup() as group:
                 for number, slot in enumerate(self._slots):
                     slot.task = group.create_task(self._serve(slot), name=f"milepost-slot-{number}")
-                group.create_task(self._watch(), name="milepost-watch")
+                # Not in a task: what ends the work has to pass here before the slots are cancelled.
+                try:
+                    await self._watch()
+                finally:
+                    self._end()
         finally:
             self._solitude.leave(self)
 
+    def _end(self) -> None:
+        for slot in self._slots:
+            slot.ends = True
+
     async def _serve(self, slot: Slot) -> None:
+        while True:
+            try:
+                await self._work(slot)
+            except asyncio.CancelledError:
+                if slot.is_ending():
+                    raise
+                # A handler left it behind: it ended one wait, and not the work.
+            except BaseException:
+                self._end()
+                raise
+
+    async def _work(self, slot: Slot) -> None:
         while True:
             work = self._next()
             if work is None:
@@ -169,7 +204,7 @@ class Slots:
                 self.ending = self.ending or error
                 self.ended.set()
             finally:
-                slot.end()
+                await slot.end()
                 self._busy -= 1
                 self._alone = False
                 self._solitude.settled()

@@ -195,9 +195,11 @@ class _Call:
                 else:
                     await self._calls.one(self._deliveries[0], slot, transaction)
             except (Exception, SystemExit) as error:
+                slot.forget_cancellations()
                 return monotonic() - begun, error
             finally:
                 self._threads.close()
+            slot.forget_cancellations()
         return monotonic() - begun, None
 
     def prospects(self, error: BaseException | None) -> dict[int, Prospect]:
@@ -210,10 +212,17 @@ def _delivery(message: AnyMessage, attempt: int) -> AnyDelivery:
     return AnyDelivery(message=message, attempt=attempt, entry=entry)
 
 
+class _OwnSlot(Slot):
+    """A slot in the task of somebody else, who may cancel it at any time."""
+
+    def is_ending(self) -> bool:
+        return self.task is not None and self.task.cancelling() > 0
+
+
 @asynccontextmanager
 async def _slot(timed: bool) -> AsyncIterator[Slot]:
     """A slot that is this task's; if `timed`, a call in it ends when its time is up."""
-    slot = Slot()
+    slot = _OwnSlot()
     slot.task = asyncio.current_task()
     if not timed:
         yield slot

@@ -51,6 +51,7 @@ class Turn:
         # The clock is read once a message: when one has ended the next begins.
         begun = now = monotonic()
         over = begun + SLICE
+        was_cancelled = slot.task.cancelling if slot.task is not None else int
         runner.busy.add(slot)
         try:
             while now < over and not runner.suspects:
@@ -110,8 +111,8 @@ class Turn:
                     now = ended
                 finally:
                     slot.deadline = None
-                    if slot.late_since is not None or slot.taken_back:
-                        slot.end()
+                    if slot.late_since is not None or slot.taken_back or was_cancelled():
+                        await slot.end()
                     owned.running -= 1
         finally:
             # A slot calls one after the other: what its turn takes is what they take together.
@@ -138,11 +139,12 @@ class Turn:
                 if slot.is_taken_back():
                     self._leave(chunk)
                     continue
-                if not slot.expired():
+                if slot.expired():
+                    if (late := chunk.current) is not None:
+                        late.timed_out = TimedOut(self._runner.timeout, chunk.where())
+                elif slot.is_ending():
                     self._give_back(chunk)
                     raise
-                if (late := chunk.current) is not None:
-                    late.timed_out = TimedOut(self._runner.timeout, chunk.where())
             if not future.done():
                 self._go_on_without(chunk)
         self._settle(chunk)
