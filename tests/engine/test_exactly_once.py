@@ -8,7 +8,18 @@ from typing import Any
 import psycopg
 import pytest
 
-from milepost import NO_STREAM, Context, Failed, Message, Milepost, NewMessage, Retry, Skip, Transaction
+from milepost import (
+    NO_STREAM,
+    Context,
+    Failed,
+    Message,
+    Milepost,
+    MilepostError,
+    NewMessage,
+    Retry,
+    Skip,
+    Transaction,
+)
 from milepost.engine import setbacks
 from milepost.engine.rows import Rows
 from support import MakeMilepost, qualified
@@ -584,6 +595,75 @@ async def test_a_lost_race_in_other_words_is_no_attempt(mp: Milepost, batch: int
     report = await mp.run_until_idle()
     assert (report["effects"].handled, report["effects"].failed, lost) == (6, 0, 2)
     assert await effects(mp) == list(range(6))
+
+
+@pytest.mark.parametrize("batch", [None, 3])
+async def test_a_lost_race_in_a_group_of_tasks_is_no_attempt(mp: Milepost, batch: int | None) -> None:
+    await table(mp)
+    lost = 0
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        nonlocal lost
+        await tx.execute(insert(mp), (message.data,))
+        if message.data == 2 and lost < 2:
+            lost += 1
+            async with asyncio.TaskGroup() as group:
+                group.create_task(raise_in_the_database(tx))
+
+    declare(mp, write, batch, retry=Retry.never)
+    await fill(mp, 6)
+    report = await mp.run_until_idle()
+    assert (report["effects"].handled, report["effects"].failed, lost) == (6, 0, 2)
+    assert await effects(mp) == list(range(6))
+
+
+@pytest.mark.parametrize("batch", [None, 1])
+async def test_a_task_that_outlives_its_handler_writes_nothing(mp: Milepost, batch: int | None) -> None:
+    """What it wrote would be part of another message's call, and undone with it."""
+    await table(mp)
+    next_is_called = asyncio.Event()
+    left: list[asyncio.Task[None]] = []
+
+    async def write_later(tx: Transaction, statement: Any) -> None:
+        await next_is_called.wait()
+        with pytest.raises(MilepostError, match="a handler waits for the tasks that it starts"):
+            await tx.append("receipt-1", NewMessage("due"))
+        await tx.execute(statement, (100,))
+
+    async def write(message: Message[Any], tx: Transaction) -> None:
+        if message.data == 0:
+            left.append(asyncio.create_task(write_later(tx, insert(mp))))
+            return
+        next_is_called.set()
+        with pytest.raises(MilepostError, match="the handler that got this Transaction has ended"):
+            await left[0]
+
+    declare(mp, write, batch)
+    await fill(mp, 2)
+    report = await mp.run_until_idle()
+    assert report["effects"].handled == 2
+    assert await effects(mp) == []
+
+
+async def test_nothing_more_is_called_after_a_system_exit_that_runs_on_its_own(mp: Milepost) -> None:
+    """An append is refused at the end, so that each message of the transaction runs again in one of its own."""
+    called: list[int] = []
+
+    @mp.subscription("effects", category="order", ordered_by=None)
+    async def handle(message: Message[Any], tx: Transaction) -> None:
+        called.append(message.data)
+        if message.data == 0:
+            await tx.append("receipt-1", NewMessage("due"), expected=7)
+        if message.data == 2:
+            raise SystemExit(3)
+
+    await fill(mp, 6)
+    with pytest.raises(SystemExit):
+        await mp.run_until_idle(errors="park")
+    assert called == [0, 1, 2, 0, 1, 2]
+    assert [row[:2] for row in await states(mp)] == [(1, "parked"), (3, "parked")]
+    assert (await mp.run_until_idle())["effects"].handled == 3
+    assert called[6:] == [3, 4, 5]
 
 
 async def close(tx: Transaction) -> None:

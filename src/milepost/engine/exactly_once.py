@@ -240,8 +240,11 @@ class ExactlyOnce:
 
     async def _one_by_one(self, owned: Owned, deliveries: Sequence[AnyDelivery], slot: Slot) -> Failures:
         failures: Failures = {}
-        for delivery in deliveries:
+        for number, delivery in enumerate(deliveries, start=1):
             failures |= await self.run(owned, [delivery], slot)
+            if isinstance(failures.get(delivery), SystemExit):
+                owned.lane.give_back(deliveries[number:])
+                break
         return failures
 
     async def _run(self, owned: Owned, deliveries: list[AnyDelivery], slot: Slot) -> Failures:
@@ -320,7 +323,7 @@ class ExactlyOnce:
     ) -> tuple[list[AnyDelivery], Failures]:
         """One call for all. It needs no savepoint: what it wrote is all that there is to undo."""
         try:
-            await self._calls.several(deliveries, slot, Transaction(connection, appends))
+            await self._call(deliveries, slot, Transaction(connection, appends))
             appends.check()
             await _check_open(connection)
         except NOBODYS:
@@ -330,6 +333,16 @@ class ExactlyOnce:
                 raise race from None
             return [], _blamed(deliveries, error)
         return deliveries, {}
+
+    async def _call(self, deliveries: list[AnyDelivery], slot: Slot, transaction: Transaction) -> None:
+        """Call the handler, once for all of them."""
+        try:
+            if self._batch:
+                await self._calls.several(deliveries, slot, transaction)
+            else:
+                await self._calls.one(deliveries[0], slot, transaction)
+        finally:
+            transaction.end()
 
     async def _handle(
         self,
@@ -349,7 +362,7 @@ class ExactlyOnce:
             kept = len(appends)
             deadline.within(self._call_seconds)
             try:
-                await self._calls.one(delivery, slot, Transaction(connection, appends))
+                await self._call([delivery], slot, Transaction(connection, appends))
                 deadline.within(self._database.statement_seconds)
                 appends.check()
                 # It fails if the handler hid an error that ended the transaction.
@@ -405,6 +418,8 @@ def lost_race_in(error: BaseException | None) -> Exception | None:
     while error is not None:
         if isinstance(error, AGAIN):
             return error
+        if isinstance(error, BaseExceptionGroup):
+            return next(filter(None, map(lost_race_in, error.exceptions)), None)
         error = error.__cause__
     return None
 

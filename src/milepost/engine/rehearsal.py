@@ -77,6 +77,7 @@ class Rehearsal:
 
     async def conclude(self, error: BaseException | None) -> BaseException | None:
         """The handler has returned, or raised this; returns what the transaction would have failed with."""
+        self.transaction.end()
         if self._connection.broken:
             return error
         # Also where the handler hid it: a worker would see it.

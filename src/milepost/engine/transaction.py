@@ -21,6 +21,16 @@ class CannotAppend(MilepostError):
         )
 
 
+class HandlerHasEnded(MilepostError):
+    """A `Transaction` was used by something that a handler had started and not waited for."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the handler that got this Transaction has ended, and others write in it by now: a handler waits for "
+            "the tasks that it starts"
+        )
+
+
 class Append(Protocol):
     """Takes messages to be appended when the transaction commits."""
 
@@ -33,7 +43,7 @@ class Transaction:
     A handler gets it by annotating a parameter with this class.
     """
 
-    __slots__ = ("_append", "connection")
+    __slots__ = ("_append", "_has_ended", "connection")
 
     connection: AsyncConnection[Any]
     """The psycopg connection beneath it. Do not commit, roll back or close it; settings are for `set local`."""
@@ -41,9 +51,19 @@ class Transaction:
     def __init__(self, connection: AsyncConnection[Any], append: Append) -> None:
         self.connection = connection
         self._append = append
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Refuse whatever is asked for from now on: the handler has ended."""
+        self._has_ended = True
+
+    def _check(self) -> None:
+        if self._has_ended:
+            raise HandlerHasEnded
 
     async def execute(self, query: Statement, params: Params | None = None) -> AsyncCursor[Any]:
         """Runs a statement and gives its cursor."""
+        self._check()
         return await self.connection.execute(query, params)
 
     async def append(self, stream: str, messages: Any, *, expected: int = ANY) -> None:
@@ -55,4 +75,5 @@ class Transaction:
             expected: The version that the stream must have then, `NO_STREAM`, `STREAM_EXISTS` or `ANY`
                 (the default).
         """
+        self._check()
         await self._append(stream, messages, expected=expected)
