@@ -7,7 +7,7 @@ import msgspec
 
 from milepost.dispatch import Retry
 from milepost.engine.calls import AnyDelivery
-from milepost.engine.exactly_once import AGAIN
+from milepost.engine.exactly_once import lost_race_in
 from milepost.engine.handler import Undecodable, is_unreadable
 from milepost.engine.outcomes import VERSION_RETRY_SECONDS, Failed, Park, RetryLater, Skip
 from milepost.engine.tracebacks import reason_of
@@ -43,16 +43,16 @@ def prospects(
         named = {each.message.position: error for each in deliveries if is_unreadable(error, each.message)}
         others = AT_ONCE if named else others
     if not any(delivery.message.position in named for delivery in deliveries):
-        return {each.message.position: _prospect(error, each, retry) for each in deliveries}
+        return {each.message.position: _prospect(error, each, retry, transaction) for each in deliveries}
     return {
-        each.message.position: _prospect(named[each.message.position], each, retry)
+        each.message.position: _prospect(named[each.message.position], each, retry, transaction)
         if each.message.position in named
         else others
         for each in deliveries
     }
 
 
-def _prospect(error: BaseException | None, delivery: AnyDelivery, retry: Retry) -> Prospect:
+def _prospect(error: BaseException | None, delivery: AnyDelivery, retry: Retry, transaction: bool) -> Prospect:
     match error:
         case None:
             return DONE
@@ -66,7 +66,7 @@ def _prospect(error: BaseException | None, delivery: AnyDelivery, retry: Retry) 
             return Prospect(state="retrying", reason=str(error), after=VERSION_RETRY_SECONDS, counts=False)
         case CannotAppend():
             return Prospect(state="parked", reason=reason_of(error))
-        case _ if isinstance(error, AGAIN):
+        case _ if transaction and lost_race_in(error):
             return Prospect(state="again", reason=reason_of(error))
         case _:
             return _failed(error, delivery.attempt, retry)

@@ -194,7 +194,9 @@ class _Call:
                     await self._calls.several(self._deliveries, slot, transaction)
                 else:
                     await self._calls.one(self._deliveries[0], slot, transaction)
-            except (Exception, SystemExit) as error:
+            except (KeyboardInterrupt, GeneratorExit, asyncio.CancelledError):
+                raise
+            except BaseException as error:
                 slot.forget_cancellations()
                 return monotonic() - begun, error
             finally:
