@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from time import monotonic
 from typing import Protocol
 
@@ -57,8 +56,11 @@ class Slot:
         if self.task is not None and self.task.cancelling() and not self.is_ending():
             self.forget_cancellations()
             # One that has not arrived would end what this task waits for next.
-            with suppress(asyncio.CancelledError):
+            try:
                 await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                if self.is_ending():
+                    raise
 
     def forget_cancellations(self) -> None:
         """Forget those that a handler left behind. Before Python 3.13 each `asyncio.TaskGroup` that fails does."""
@@ -204,10 +206,10 @@ class Slots:
                 self.ending = self.ending or error
                 self.ended.set()
             finally:
-                await slot.end()
                 self._busy -= 1
                 self._alone = False
                 self._solitude.settled()
+                await slot.end()
             if slot.is_ending():
                 # The handler took no notice.
                 raise asyncio.CancelledError

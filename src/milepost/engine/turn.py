@@ -111,9 +111,9 @@ class Turn:
                     now = ended
                 finally:
                     slot.deadline = None
+                    owned.running -= 1
                     if slot.late_since is not None or slot.taken_back or was_cancelled():
                         await slot.end()
-                    owned.running -= 1
         finally:
             # A slot calls one after the other: what its turn takes is what they take together.
             settling.handling_seconds += monotonic() - begun
