@@ -67,7 +67,7 @@ class TestStored:
     async def test_in_a_message(self, mp: Milepost, client: httpx.AsyncClient, text: str) -> None:
         stream = f"order-{text}"[:512]
         body = {
-            "type": text.replace(">", "<"),
+            "type": text.translate({ord(">"): "<", ord("*"): "+"}),
             "data": {text: [text]},
             "properties": {"p": text},
             "metadata": {text: text, "correlation_id": text},
