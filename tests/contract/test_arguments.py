@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contract.both import Both, orders
-from milepost import InvalidMessage, NewMessage, Retry, Route, UnknownSubscription
+from milepost import FilterError, InvalidMessage, NewMessage, Retry, Route, UnknownSubscription
 from milepost.dispatch import State
 
 NO_WAITS: list[tuple[Any, str]] = [
@@ -75,6 +75,42 @@ async def test_a_subscription_is_named_by_a_text(both: Both, name: Any) -> None:
     for call in calls:
         with pytest.raises(ValueError, match=f"subscription: a name or group/name is wanted, not {name!r}"):
             await call(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("a\0b", "a NUL character"), ("g\0/a", "a NUL character"), ("\ud800", "a lone surrogate"), ("", "not ''"), ("g/", "not 'g/'")],
+)
+async def test_no_subscription_has_a_name_that_cannot_be_stored(both: Both, name: str, problem: str) -> None:
+    async def manage(name: str) -> None:
+        both.manage(name)
+
+    async def consumer(name: str) -> None:
+        both.consumer(name)
+
+    for call in (both.create_subscription, both.pull, manage, consumer):
+        with pytest.raises(ValueError, match=f"^subscription: a name or group/name is wanted.*{problem}"):
+            await call(name)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800"])
+async def test_a_filter_and_a_choice_that_cannot_be_stored(both: Both, text: str) -> None:
+    emails = await both.create_subscription("emails")
+    where = f'a == "{text}"'
+    with pytest.raises(FilterError, match="no message has .* in a property|expected a character"):
+        await both.create_subscription("others", where=where)
+    with pytest.raises(FilterError, match="no message has .* in a property|expected a character"):
+        await emails.update(where=where)
+    for asked in ({"group": text}, {"subscription": text}):
+        with pytest.raises(InvalidMessage, match=f"^{next(iter(asked))}: .* has a (NUL character|lone surrogate)"):
+            await both.trace("order-1", **asked)  # type: ignore[arg-type]
+    for choice in ({"key": text}, {"reason": text}):
+        problem = f"^{next(iter(choice))}: .* has a (NUL character|lone surrogate)"
+        with pytest.raises(InvalidMessage, match=problem):
+            await anext(emails.deliveries(**choice))  # type: ignore[arg-type]
+        for decide in (emails.retry, emails.skip):
+            with pytest.raises(InvalidMessage, match=problem):
+                await decide(all=True, **choice)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["limit", "after", "before"])

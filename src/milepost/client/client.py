@@ -347,7 +347,7 @@ class Client(Registering):
             limit: At most so many messages, the newest ones; 1 to 1,000. Defaults to 100.
             before_version: Only older versions than this: `before_version` of the page before.
         """
-        check_asked(target, limit, before_version)
+        check_asked(target, limit, before_version, group, subscription)
         words = {"group": group, "subscription": subscription, "before_version": before_version}
         query = [(name, str(value)) for name, value in words.items() if value is not None]
         request = Request(method="GET", path=path("trace", str(target)), query=[*query, ("limit", str(limit))])

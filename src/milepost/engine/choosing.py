@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from milepost.dispatch import State
+from milepost.log.codec import check_text
 from milepost.progress.deliveries import LAST, Choice, Decision, Named
 from milepost.suggestions import suggestion
 
@@ -14,6 +15,7 @@ Positions = int | Iterable[int]
 def listed(*, state: States | None, key: str | None, reason: str | None, after: int, up_to: int | None) -> Choice:
     """What is to be listed or counted."""
     states = frozenset(State) if state is None else _states(state, frozenset(State), "there is")
+    _check_texts(key=key, reason=reason)
     return Choice(
         states=states, key=key, reason=reason, after=_number("after", after), up_to=_last("up_to", up_to)
     )
@@ -36,6 +38,7 @@ def meant(
     if len(given) != 1:
         found = f"{' and '.join(given)} exclude each other" if given else "nothing says which"
         raise TypeError(f"{name}: {found}: give a list of positions, or all=True, or up_to=position")
+    _check_texts(key=key, reason=reason)
     if positions is None:
         usual = frozenset({State.PARKED})
         states = usual if state is None else _states(state, decision.applies_to, f"{name} takes")
@@ -52,6 +55,12 @@ def meant(
 def limited(limit: int | None) -> int | None:
     """How many at most."""
     return None if limit is None else _number("limit", limit)
+
+
+def _check_texts(**texts: str | None) -> None:
+    for name, text in texts.items():
+        if text is not None:
+            check_text(name, text)
 
 
 def _given(positions: object, all: bool, up_to: object) -> Iterator[tuple[str, bool]]:

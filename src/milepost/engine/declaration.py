@@ -9,10 +9,21 @@ from milepost.dispatch import Retry, Settings
 from milepost.engine.checkpoint import Checkpoint
 from milepost.engine.order import BY_STREAM, UNRELATED, Order, order_of
 from milepost.engine.start import Start, start_from
-from milepost.engine.values import MOST, Check, checked, instance_of, one_of, optional, seconds, whole, yes_or_no
+from milepost.engine.values import (
+    MOST,
+    Check,
+    check_storable_filter,
+    checked,
+    instance_of,
+    one_of,
+    optional,
+    seconds,
+    whole,
+    yes_or_no,
+)
 from milepost.errors import FilterError, InvalidMessage
 from milepost.filter import Filter, compile_filter
-from milepost.log.codec import check_name
+from milepost.log.codec import check_name, check_text
 from milepost.log.selection import Selection, Types
 from milepost.names import category_of
 from milepost.suggestions import suggestion
@@ -188,7 +199,15 @@ def address_of(subscription: str, own_group: str) -> tuple[str, str]:
         raise ValueError(  # noqa: TRY004 - as with every option
             f"subscription: a name or group/name is wanted, not {subscription!r}"
         )
+    try:
+        check_text("subscription", subscription)
+    except InvalidMessage as error:
+        raise ValueError(
+            f"subscription: a name or group/name is wanted ({str(error).removeprefix('subscription: ')})"
+        ) from None
     group, _, name = subscription.rpartition("/")
+    if not name:
+        raise ValueError(f"subscription: a name or group/name is wanted, not {subscription!r}")
     return group or own_group, name
 
 
@@ -225,11 +244,13 @@ def _categories(value: Any) -> tuple[str, ...] | None:
 
 
 def _where(value: Any) -> Filter | None:
-    if value is None or isinstance(value, Filter):
-        return value
-    if not isinstance(value, str):
+    if value is None:
+        return None
+    if not isinstance(value, str | Filter):
         raise ValueError("a filter expression is wanted")  # noqa: TRY004 - as with every option
-    return compile_filter(value)
+    compiled = value if isinstance(value, Filter) else compile_filter(value)
+    check_storable_filter(compiled.text)
+    return compiled
 
 
 _CHECKS: dict[str, Check[Any]] = {

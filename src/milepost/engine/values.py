@@ -1,9 +1,11 @@
 """What a value may be: checks that say what is wanted instead."""
 
+import re
 from collections.abc import Callable, Iterable
 from reprlib import Repr
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from milepost.errors import FilterError
 from milepost.suggestions import aside
 
 T = TypeVar("T")
@@ -16,6 +18,8 @@ LONGEST = 100 * 366 * 86_400
 
 MOST = 2**31 - 1
 """The largest number of anything that is counted: what the database's counts hold."""
+
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 _shortened = Repr()
 _shortened.maxstring = _shortened.maxother = 80
@@ -105,3 +109,9 @@ def instances(name: str, cls: type[T], given: Iterable[T]) -> list[T]:
 def optional(check: Check[T]) -> Check[T | None]:
     """What a check accepts, or None."""
     return lambda value: None if value is None else check(value)
+
+
+def check_storable_filter(text: str) -> None:
+    """Refuse a filter with a character that PostgreSQL does not store, and so no message has."""
+    if found := _UNSTORABLE.search(text):
+        raise FilterError("syntax", found.start(), f"no message has {found[0]!r} in a property: take it out")

@@ -226,18 +226,23 @@ def _fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any] | m
     return fields
 
 
+def check_text(field: str, text: str) -> int:
+    """Refuse what is no text, or none that PostgreSQL stores. Return its length in bytes of UTF-8."""
+    if not isinstance(text, str):
+        raise InvalidMessage(field, f"a string is wanted, not {type(text).__name__}")
+    if "\0" in text:
+        raise InvalidMessage(field, f"{text!r} has a NUL character, which PostgreSQL does not store")
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidMessage(field, f"{text!r} has a lone surrogate, which is not text") from None
+
+
 def check_name(field: str, name: str) -> None:
     """Refuses a name of a stream or a type that cannot be stored."""
-    if not isinstance(name, str):
-        raise InvalidMessage(field, f"a string is wanted, not {type(name).__name__}")
-    if not name:
+    length = check_text(field, name)
+    if not length:
         raise InvalidMessage(field, "it is empty")
-    if "\0" in name:
-        raise InvalidMessage(field, f"{name!r} has a NUL character, which PostgreSQL does not store")
-    try:
-        length = len(name.encode())
-    except UnicodeEncodeError:
-        raise InvalidMessage(field, f"{name!r} has a lone surrogate, which is not text") from None
     if length > MAX_NAME_BYTES:
         raise TooLarge(field, f"{name[:40]!r}… has {length:,} bytes, over the limit of {MAX_NAME_BYTES}")
 

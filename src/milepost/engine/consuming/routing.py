@@ -1,6 +1,5 @@
 """The routes of a consumer: what it asks for, and how that changes."""
 
-import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,8 +7,7 @@ from typing import Any, Final
 
 from milepost.dispatch import Delivery as Claim
 from milepost.dispatch import Route
-from milepost.engine.values import Check, checked, whole
-from milepost.errors import FilterError
+from milepost.engine.values import Check, check_storable_filter, checked, whole
 from milepost.log.codec import check_name
 from milepost.log.message import Message
 from milepost.suggestions import suggestion
@@ -20,7 +18,6 @@ _CHECKS: dict[str, Check[Any]] = {
     "capacity": whole(0, _LARGEST),
     "capacity_bytes": whole(0, _LARGEST),
 }
-_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 OPTIONS: Final = ("where", *_CHECKS)
 """Of a consumer that has one route."""
 
@@ -154,11 +151,5 @@ def _route(route: Any) -> Route:
         checked(name, check, getattr(route, name))
     if route.name is not None:
         check_name("name", route.name)
-    _check_text(route.where or "")
+    check_storable_filter(route.where or "")
     return route
-
-
-def _check_text(where: str) -> None:
-    """Refuses a filter that cannot be stored: of a message that waits for room it is said in which route."""
-    if found := _UNSTORABLE.search(where):
-        raise FilterError("syntax", found.start(), f"no message has {found[0]!r} in a property: take it out")

@@ -13,7 +13,7 @@ from milepost.engine.trace.way import Key, Way
 from milepost.engine.trace.whereabouts import Whereabouts
 from milepost.engine.unknown import unknown_subscription
 from milepost.errors import InvalidMessage, MilepostError
-from milepost.log.codec import check_stream
+from milepost.log.codec import check_stream, check_text
 from milepost.log.message import Message
 from milepost.log.reader import END, Query
 from milepost.progress.tracing import Around, KeyedMessage, StoredSubscription, Tracing
@@ -48,7 +48,7 @@ class Tracer:
         before_version: int | None,
     ) -> Trace:
         """The newest messages of a stream, or those with an id, and what became of them."""
-        check_asked(target, limit, before_version)
+        check_asked(target, limit, before_version, group, subscription)
         messages = await self._messages(target, limit, before_version)
         stored = await self._subscriptions(group, subscription)
         found = await self.whereabouts(messages, stored)
@@ -181,13 +181,18 @@ def _as_id(target: str | UUID) -> UUID | None:
         return None
 
 
-def check_asked(target: str | UUID, limit: int, before_version: int | None) -> None:
+def check_asked(
+    target: str | UUID, limit: int, before_version: int | None, group: str | None, subscription: str | None
+) -> None:
     """Refuse what no trace can be of, and no page of one."""
     if not isinstance(target, str | UUID):
         raise InvalidMessage("target", f"a stream's name or a message's id is wanted, not {target!r}")
     _check("limit", limit, 1, MOST)
     if before_version is not None:
         _check("before_version", before_version, 1, END)
+    for field, name in (("group", group), ("subscription", subscription)):
+        if name is not None:
+            check_text(field, name)
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:
