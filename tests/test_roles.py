@@ -19,6 +19,15 @@ from support import MakeMilepost
 Connection = psycopg.Connection[Any]
 Connect = Callable[[str], Connection]
 
+
+def nested(levels: int) -> list[Any]:
+    """Lists in each other."""
+    made: list[Any] = []
+    for _ in range(levels - 1):
+        made = [made]
+    return made
+
+
 FORGERIES = (
     "insert into messages (stream_id, version, category_hash, bucket, size, id, type, data, properties, metadata) "
     "values (1, 99, 1, 1, 1, gen_random_uuid(), 't', '1', '{}', '{}')",
@@ -101,6 +110,18 @@ def test_what_a_reader_may_not(connect: Connect) -> None:
     is_for_others(reader, "insert into server_life values (true, gen_random_uuid(), 9)", "delete from deliveries")
 
 
+@pytest.mark.parametrize("role", ["reader", "worker"])
+def test_nobody_stops_appends_by_the_marks_of_sleepers(connect: Connect, role: str) -> None:
+    """Each append looks at them: whoever may lock them, or set one for ever, would be in the way of all."""
+    sleeper = connect(role)
+    for mode in ("row exclusive", "access exclusive"):
+        is_for_others(sleeper, f"lock table sleeps in {mode} mode")
+    is_for_others(sleeper, "insert into sleeps values ('infinity')", "delete from sleeps")
+    sleeper.execute("select mark_sleep('100 years', '11 s')")
+    latest = "select max(until) <= clock() + interval '1 minute' from sleeps"
+    assert sleeper.execute(latest).fetchone() == (True,)
+
+
 async def test_an_appender_appends(mp: Milepost, make_mp: MakeMilepost, user: User) -> None:
     async with make_mp(url=user("appender")) as appender:
         placed = NewMessage("placed", {"a": 1}, properties={"b": 2}, id="01890000-0000-7000-8000-000000000001")
@@ -162,13 +183,26 @@ def test_no_name_of_an_appender_is_taken_for_another(
         {"properties": {"a": [1]}},
         {"properties": {"a": None}},
         {"metadata": 1},
+        {"data": nested(502)},
+        {"data": {"a": [1] * 1000, "b": nested(501)}},
+        {"metadata": {"a": nested(501)}},
     ],
 )
 def test_an_appender_cannot_bring_what_no_reader_expects(connect: Connect, message: dict[str, Any]) -> None:
     """The function that the library calls leaves some checks to it; the shape is not among them."""
     call = "select outcome from write('a-1', %s, -2, true)"
-    with pytest.raises(CheckViolation):
-        connect("appender").execute(call, [Jsonb([{"type": "t", **message}])])
+    appender, wrong = connect("appender"), {"type": "t", **message}
+    for messages in ([wrong], [{"type": "t"}, wrong]):
+        with pytest.raises(CheckViolation):
+            appender.execute(call, [Jsonb(messages)])
+
+
+async def test_what_an_appender_nests_can_be_read(mp: Milepost, connect: Connect) -> None:
+    """As deeply as a program in any language may, which sends it through a server."""
+    deep = {"type": "t", "data": nested(500), "metadata": {"a": nested(499)}}
+    connect("appender").execute("select write('a-1', %s, -2, true)", [Jsonb([deep])])
+    [message] = [message async for message in mp.read("a-1")]
+    assert message.data == nested(500)
 
 
 async def test_an_appender_cannot_stop_an_order(mp: Milepost, connect: Connect) -> None:
@@ -305,7 +339,7 @@ def test_each_table_and_each_function_of_the_owner_is_somebodys(mp: Milepost, co
         "has_function_privilege('pg_monitor', oid, 'execute') from pg_proc "
         "where pronamespace = current_schema()::regnamespace and prosecdef order by proname"
     ).fetchall()
-    assert functions == [("life", True, False), ("write", True, False)]
+    assert functions == [(name, True, False) for name in ("life", "mark_sleep", "write")]
 
 
 def test_the_statements_can_be_run_again_and_take_back_what_is_too_much(

@@ -1,5 +1,6 @@
 """Appending, by the library and over the network."""
 
+import json
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid4
@@ -100,6 +101,19 @@ async def test_what_cannot_be_stored(both: Both) -> None:
             await both.append(stream, message)
         assert raised.value.field == field, (stream, message)
     assert await both.head() == 0
+
+
+async def test_what_is_nested_too_deeply_for_readers(both: Both) -> None:
+    deep = json.loads("[" * 502 + "]" * 502)
+    for field, message in (("data", NewMessage("a", deep)), ("metadata", NewMessage("a", metadata={"a": deep}))):
+        for append in (
+            both.append("a-1", [order(1), message]),
+            both.append_many({"a-1": message, "b-1": order(2)}),
+        ):
+            with pytest.raises(InvalidMessage, match="nested too deeply: 500 levels are the most") as raised:
+                await append
+            assert raised.value.field == field
+    assert [await both.last(stream) for stream in ("a-1", "b-1")] == [0, 0]
 
 
 async def test_what_is_too_large(both: Both) -> None:

@@ -79,7 +79,13 @@ async def test_a_subscription_is_named_by_a_text(both: Both, name: Any) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("a\0b", "a NUL character"), ("g\0/a", "a NUL character"), ("\ud800", "a lone surrogate"), ("", "not ''"), ("g/", "not 'g/'")],
+    [
+        ("a\0b", "a NUL character"),
+        ("g\0/a", "a NUL character"),
+        ("\ud800", "a lone surrogate"),
+        ("", "not ''"),
+        ("g/", "not 'g/'"),
+    ],
 )
 async def test_no_subscription_has_a_name_that_cannot_be_stored(both: Both, name: str, problem: str) -> None:
     async def manage(name: str) -> None:

@@ -1,6 +1,8 @@
 """Appending: one function of the schema, one round trip."""
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +22,8 @@ _REUSED = {
     "id_reused": "is there already with other content; nothing was written",
     "ids_partly_known": "is there already, but others of this append are not; nothing was written",
 }
+
+_TOO_DEEP = re.compile(r"messages_(data|metadata)_depth")
 
 
 class Appender:
@@ -57,7 +61,8 @@ class Appender:
 
     async def send(self, executor: Executor, prepared: Mapping[str, Any]) -> Appended:
         """Sends an append that was prepared."""
-        rows = await executor.execute(self._statements.get("append"), prepared)
+        with _refused_nesting():
+            rows = await executor.execute(self._statements.get("append"), prepared)
         return _appended(rows[0], prepared["expected"])
 
     async def append_many(
@@ -77,7 +82,8 @@ class Appender:
                 for stream, of_stream in payloads.items()
             ]
             parameters = {"batches": msgspec.json.encode(batches).decode(), "wake": wake}
-            rows = await executor.execute(self._statements.get("append_many"), parameters)
+            with _refused_nesting():
+                rows = await executor.execute(self._statements.get("append_many"), parameters)
             by_stream = {row[0]: _appended(row, expected.get(row[0], -2)) for row in rows}
             # The function answers in the order in which it locked the streams.
             appended = {
@@ -131,6 +137,18 @@ def checked_expected(expected: int) -> int:
     if not isinstance(expected, int) or isinstance(expected, bool) or not -2 <= expected < 2**63:
         raise InvalidMessage("expected", f"ANY, NO_STREAM, STREAM_EXISTS or a version is wanted, not {expected!r}")
     return int(expected)
+
+
+@contextmanager
+def _refused_nesting() -> Iterator[None]:
+    """Say in words what only the database finds: to count levels here would cost an append of many too much."""
+    try:
+        yield
+    except Exception as error:
+        # Callers' connections have errors of several drivers. The text of each has the constraint's name.
+        if found := _TOO_DEEP.search(str(error)):
+            raise InvalidMessage(found[1], "it is nested too deeply: 500 levels are the most") from error
+        raise
 
 
 def _appended(row: Row, expected: int) -> Appended:

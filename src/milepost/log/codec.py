@@ -372,7 +372,7 @@ def _decode(message: Message[Any], cls: Any) -> Any:
         if models.is_model(cls):
             return models.read_json(cls, message.raw)
         return msgspec.json.decode(message.raw, type=cls, dec_hook=_decode_model)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise _undecodable(message, cls, error) from error
 
 

@@ -58,12 +58,11 @@ PROGRESS = (
 )
 SERVER = "tokens ended_sessions"
 
-_READS = (
-    _tables("select", f"{LOG} {PROGRESS}")
-    # The marks of those who sleep, which appends look for.
-    | _tables("insert, delete", "sleeps")
-    | {Right("sequence", "messages_position_seq", "select"), Right("function", "life()", "execute")}
-)
+_READS = _tables("select", f"{LOG} {PROGRESS}") | {
+    Right("sequence", "messages_position_seq", "select"),
+    Right("function", "life()", "execute"),
+    Right("function", "mark_sleep(interval, interval)", "execute"),
+}
 _APPENDS = _tables("select", "migrations identity") | {
     Right("function", "write(text, jsonb, bigint, boolean)", "execute")
 }

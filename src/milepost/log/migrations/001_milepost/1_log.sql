@@ -72,6 +72,9 @@ create table :"schema".messages (
         jsonb_typeof(properties) = 'object'
         and not properties @? 'strict $.* ? (@.type() == "object" || @.type() == "array" || @.type() == "null")'),
     metadata jsonb not null check (jsonb_typeof(metadata) = 'object'),
+    -- A reader's decoder gives up at some depth. Less than 1,000 bytes cannot be that deep, so they are not searched.
+    constraint messages_data_depth check (size <= 1000 or not data @? 'strict $.**{501}'),
+    constraint messages_metadata_depth check (size <= 1000 or not metadata @? 'strict $.**{501}'),
     constraint messages_stream_version unique (stream_id, version),
     constraint messages_id unique (id, stream_id)
 );
@@ -80,6 +83,24 @@ create index messages_time on :"schema".messages using brin (position, time) wit
 
 -- Marks of sleeping readers: an append that finds one which has not passed wakes them at its commit.
 create table :"schema".sleeps (until timestamptz primary key);
+
+-- Has appends from now on find a mark that is in force for `cover` at least: if there is none, one for `mark`, a minute at
+-- the most. One serves all sleepers, so few are written; those that have passed go. It runs with the owner's rights: who
+-- may delete marks may also lock them, and then no append gets past.
+create function :"schema".mark_sleep(mark interval, cover interval) returns void
+language plpgsql volatile
+security definer set search_path = pg_catalog, pg_temp
+as $$
+declare
+    now timestamptz := :"schema".clock();
+begin
+    delete from :"schema".sleeps s where s.until < now - mark;
+    insert into :"schema".sleeps (until)
+    select now + least(mark, interval '1 minute')
+    where not exists (select from :"schema".sleeps s where s.until >= now + cover)
+    on conflict do nothing;
+end $$;
+revoke execute on function :"schema".mark_sleep(interval, interval) from public;
 
 -- Everything up to this position is final. Written now and then, upwards only: where a new process starts from.
 create table :"schema".horizon (
