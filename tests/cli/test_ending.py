@@ -103,7 +103,7 @@ def test_a_server_that_does_not_answer(run: Run) -> None:
 def test_a_user_without_rights(run: Run, stranger: str) -> None:
     run("append", "a-1", "t", "1").done()
     for words in (["append", "a-1", "t", "1"], ["read"], ["schema", "status"]):
-        run(*words, "--url", stranger).refused("permission denied", "grant it")
+        run(*words, "--url", stranger).refused("permission denied", "`milepost schema roles`")
     run("schema", "migrate", "--url", stranger, "--schema", "somewhere_new").refused("permission denied")
 
 

@@ -157,7 +157,10 @@ def _database(error: psycopg.Error) -> str:
     words = [error.diag.message_primary or str(error).partition("\n")[0], error.diag.message_detail]
     text = f"PostgreSQL: {': '.join(word for word in words if word)}"
     if isinstance(error, postgresql.InsufficientPrivilege):
-        return f"{text}: grant it to this user, or have the owner run `milepost schema migrate`"
+        return (
+            f"{text}: grant this user one of the roles that `milepost schema roles` makes, or have the owner run "
+            "`milepost schema migrate`"
+        )
     if isinstance(error, postgresql.UndefinedTable | postgresql.InvalidSchemaName | postgresql.UndefinedFunction):
         return f"{text}: run `milepost schema migrate`, or check --schema"
     return text
