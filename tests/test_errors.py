@@ -1,6 +1,7 @@
 """Errors leave a process and come back as they were."""
 
 import pickle
+from asyncio import CancelledError
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from copy import copy, deepcopy
@@ -10,6 +11,7 @@ import pytest
 
 from milepost import Failed, Park, RetryLater, Skip, errors
 from milepost.client.requests import Unanswered
+from milepost.engine.calls import HandlerCancelled, TimedOut
 from milepost.errors import FilterError, InvalidMessage
 from milepost.filter import compile_filter
 from milepost.log.codec import check_stream
@@ -43,7 +45,12 @@ OUTCOMES = [
     RetryLater(60, count=False, reason="closed"),
     Failed({7: ValueError("negative"), 9: RetryLater(5)}),
 ]
-OTHERS = [Unanswered("host:8480 is not reached", sent=True)]
+OTHERS = [
+    Unanswered("host:8480 is not reached", sent=True),
+    # What `run_until_idle` raises of handlers.
+    TimedOut(0.5),
+    HandlerCancelled(CancelledError("the pool was closed")),
+]
 COPIES: dict[str, Callable[[Exception], Exception]] = {
     "pickle": lambda error: pickle.loads(pickle.dumps(error)),
     "copy": copy,

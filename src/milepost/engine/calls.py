@@ -17,13 +17,14 @@ from milepost.engine.slots import Slot
 from milepost.engine.subscription import Subscription
 from milepost.engine.tracebacks import stack_of
 from milepost.engine.transaction import Transaction
+from milepost.errors import Picklable
 from milepost.log.message import Message
 from milepost.threads import Threads
 
 AnyDelivery = Delivery[Message[Any]]
 
 
-class TimedOut(Exception):
+class TimedOut(Picklable):
     """A call took longer than the subscription's time-out. Its traceback says where the handler was just then."""
 
     def __init__(self, seconds: float, where: TracebackType | None = None) -> None:
@@ -31,7 +32,7 @@ class TimedOut(Exception):
         self.__traceback__ = where
 
 
-class HandlerCancelled(Exception):
+class HandlerCancelled(Picklable):
     """Something that a handler waited for was cancelled, and not by Milepost. `__cause__` says what, and why."""
 
     def __init__(self, error: asyncio.CancelledError) -> None:
