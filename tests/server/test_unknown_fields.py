@@ -82,3 +82,25 @@ async def test_what_is_not_ours_to_know_may_have_any_field(mp: Milepost, client:
     done(await client.post("/v1/streams/order-1", json=message))
     [read] = [each async for each in mp.read()]
     assert read.properties == {"propertys": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", f"{SHIPPING}/pull", {"limit": 4}),
+        ("POST", f"{SHIPPING}/pause", {"force": True}),
+        ("DELETE", SHIPPING, {"force": True}),
+        ("GET", "/v1/messages", {"limit": 1}),
+    ],
+)
+async def test_a_body_where_none_is_taken(
+    mp: Milepost, client: httpx.AsyncClient, method: str, path: str, body: Any
+) -> None:
+    """What it says is a parameter of the address: left unread it would be the default."""
+    sub = await mp.create_subscription("shipping", tracking="all")
+    [name] = body
+    answer = await client.request(method, path, json=body)
+    found = problem(answer, INVALID, "takes no body", name, "in the address")
+    assert found["field"] == "body"
+    assert (await sub.info()).status != "paused"
+    done(await client.request("POST", f"{SHIPPING}/pull", json={}))

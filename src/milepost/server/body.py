@@ -11,6 +11,8 @@ from milepost.server.turns import Step, Turns
 JSON = "application/json"
 FORM = "application/x-www-form-urlencoded"
 """What pages send."""
+EMPTY_BYTES = len("{}")
+"""The length of JSON that says nothing, which some programs send always."""
 BODY = "milepost.body"
 """Where the scope of a request has its `Body`."""
 
@@ -56,6 +58,7 @@ class Body:
         self._limits = budgets.limits
         self._max_bytes = self._limits.form_bytes if kind == FORM else self._limits.body_bytes
         self._length = 0
+        self._is_chunked = header(scope, b"transfer-encoding") is not None
         self._size = 0
         self._is_complete = False
         self._seconds = self._limits.body_seconds
@@ -71,7 +74,7 @@ class Body:
         self._length = int(length[:20]) if length is not None else 0
         if self._length > self._max_bytes:
             raise self._too_large()
-        if length in (None, "0") and header(scope, b"transfer-encoding") is None:
+        if length in (None, "0") and not self._is_chunked:
             return
         kind = (header(scope, b"content-type") or "").partition(";")[0].strip().lower()
         if kind != wanted:
@@ -96,6 +99,11 @@ class Body:
         self._max_bytes = min(self._max_bytes, max_bytes)
         if self._length > self._max_bytes:
             raise self._too_large()
+
+    @property
+    def says_something(self) -> bool:
+        """Return True if there is a body that is not empty, by what the head of the request says."""
+        return self._is_chunked or self._length > EMPTY_BYTES
 
     @property
     def limits(self) -> Limits:

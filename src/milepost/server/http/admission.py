@@ -33,6 +33,9 @@ async def admit(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRou
         reach = scope["state"]["reach"] = Reach(scope["state"]["mp"], visitor.scope)
         await reach.admit(handler.opt["within"], scope["path_params"])
     known = query_names(handler).values()
+    if getattr(handler, "parsed_data_field", None) is None and scope[BODY].says_something:
+        wanted = f": {', '.join(sorted(known))} are parameters in the address" if known else ""
+        raise Refused(INVALID, f"This takes no body{wanted}", field="body")
     for name, value in connection.query_params.multi_items():
         if name not in known:
             hint = suggestion(name, sorted(known)) if known else "; it takes none"
