@@ -113,7 +113,7 @@ async def _has(both: Both, expected: dict[int, tuple[State, str]]) -> bool:
     return await states(both) == expected
 
 
-@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("looks", [True, pytest.param(False, marks=pytest.mark.shard("faults"))])
 async def test_one_that_hangs_costs_others_nothing(both: Both, looks: bool) -> None:
     """It has six times what stalls the subscription, should it fail, and settles none of it."""
     await both.create_subscription("shipping", timeout=4, stall_after=50, retry=Retry(delay=3600))

@@ -329,7 +329,7 @@ async def test_a_stream_that_grows_while_it_is_read(mp: Milepost, types: str | N
 class TestPlans:
     """A lost index is a failing test."""
 
-    @pytest.fixture(params=["embedded", "postgresql_15"])
+    @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
     def database_url(self, request: pytest.FixtureRequest) -> str:
         """Both servers: each plans by itself."""
         url: str = request.getfixturevalue(f"{request.param}_url")

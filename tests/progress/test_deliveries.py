@@ -257,7 +257,7 @@ class TestDecisions:
 class TestCosts:
     """With many rows of a kind each statement reads what it needs, by an index; in the shard `large` 100,000."""
 
-    @pytest.fixture(params=["embedded", "postgresql_15"])
+    @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
     def database_url(self, request: pytest.FixtureRequest) -> str:
         """Both servers: each plans by itself."""
         url: str = request.getfixturevalue(f"{request.param}_url")

@@ -12,6 +12,9 @@ from milepost.progress.protocol import RolledBack, Sign, Stale
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, row, taken
 
+REPEATABLE_READ = pytest.param("repeatable read", marks=pytest.mark.shard("faults"))
+"""Its snapshots are as old as those of serializable, which is among the fast tests."""
+
 
 @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def database_url(request: pytest.FixtureRequest) -> str:
@@ -116,7 +119,7 @@ async def transaction(postgres: Postgres, isolation: str) -> AsyncIterator[Conne
             await connection.rollback()
 
 
-@pytest.mark.parametrize("isolation", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("isolation", ["read committed", REPEATABLE_READ, "serializable"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("is_new", [True, False], ids=["just taken", "written before"])
 @pytest.mark.parametrize("change", CHANGES)
@@ -136,7 +139,7 @@ async def test_whoever_lost_a_lane_commits_nothing(
         await owner.swap(WRITES[write])
 
 
-@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+@pytest.mark.parametrize("isolation", [REPEATABLE_READ, "serializable"])
 @pytest.mark.parametrize("write", WRITES)
 async def test_whoever_has_it_commits(postgres: Postgres, write: str, isolation: str) -> None:
     """Though other lanes of it were written meanwhile, and people have changed what does not concern this one."""

@@ -360,7 +360,7 @@ class TestCosts:
 
     MANY = 100_000
 
-    @pytest.fixture(params=["embedded", "postgresql_15"])
+    @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
     def database_url(self, request: pytest.FixtureRequest) -> str:
         """Both servers: each plans by itself."""
         url: str = request.getfixturevalue(f"{request.param}_url")

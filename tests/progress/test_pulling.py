@@ -304,7 +304,7 @@ class TestHeads:
 class TestCost:
     """With a hundred thousand rows, by plans that were made when there was none."""
 
-    @pytest.fixture(params=["embedded", "postgresql_15"])
+    @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
     def database_url(self, request: pytest.FixtureRequest) -> str:
         """Both servers: each plans by itself."""
         url: str = request.getfixturevalue(f"{request.param}_url")

