@@ -4,6 +4,10 @@ import json
 import select
 import subprocess
 import sys
+from contextlib import suppress
+from tempfile import TemporaryFile
+
+from patience import last_lines
 
 SERVE = """
 import asyncio, json, sys
@@ -45,9 +49,9 @@ class Farm:
         self._process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
-        command = [sys.executable, "-c", SERVE]
-        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True)
+        self._errors = TemporaryFile("w+")  # noqa: SIM115 - as long as the process
+        command, pipe = [sys.executable, "-c", SERVE], subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=self._errors, text=True)
 
     def serve(self, url: str, schema: str) -> str:
         """The address of a server on this schema."""
@@ -64,13 +68,21 @@ class Farm:
     def _asked(self, line: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(f"{line}\n")
+            self._process.stdin.flush()
         if not select.select([self._process.stdout], [], [], PATIENCE)[0]:
             raise TimeoutError(line)
-        return self._process.stdout.readline()
+        if not (answer := self._process.stdout.readline()):
+            status = self._process.wait()
+            self._errors.seek(0)
+            raise RuntimeError(
+                f"the process that serves ended with {status}: {last_lines(self._errors.read(), 60)}"
+            )
+        return answer
 
     def end(self) -> None:
         """Ends the process."""
         self._process.kill()
         self._process.communicate()
+        self._errors.close()
