@@ -1,5 +1,6 @@
 """A real PostgreSQL for every test, and a schema of its own for each."""
 
+import gc
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -53,6 +54,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if wanted in ("all", shard_of(item))]
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was collected out of garbage collection: it lives to the end, and there is much of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def absent(what: str) -> None:

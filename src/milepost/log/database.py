@@ -70,9 +70,23 @@ class OwnConnection(psycopg.AsyncConnection[TupleRow]):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.opened_at = monotonic()
+        self.is_configured = False
+        """True once it is known whether there is a pooler between."""
         self.begins_transactions = False
         """True if each statement needs a transaction that says READ COMMITTED: the role has another default, and
         behind a pooler it cannot be set for the session."""
+
+    @classmethod
+    async def connect(  # type: ignore[override]  # one keyword more, for the pool
+        cls, conninfo: str = "", *, spares: "list[OwnConnection] | None" = None, **options: Any
+    ) -> "OwnConnection":
+        """Take one of `spares` that still lives, or open a connection."""
+        while spares:
+            spare = spares.pop()
+            if not spare.has_ended():
+                return spare
+            await spare.close()
+        return await super().connect(conninfo, **options)
 
     def has_ended(self) -> bool:
         """Return True if the server ended the session while nobody used it. Nothing is asked of the server."""
@@ -118,11 +132,13 @@ class Database:
         self._was_reached = False
         self.outage = outage_of(self.conninfo)
         """Knows whether the server can be reached, from all connections of this process."""
+        self._spares: list[OwnConnection] = []
+        """The connection that `open` made, until the pool takes it."""
         self._pool = AsyncConnectionPool[OwnConnection](
             self.conninfo,
             connection_class=OwnConnection,
             name=f"{POOL_NAME_PREFIX}-{next(_numbers)}",
-            kwargs={"autocommit": True},
+            kwargs={"autocommit": True, "spares": self._spares},
             min_size=0,
             max_size=pool_size,
             reconnect_timeout=TRY_AGAIN,
@@ -131,13 +147,16 @@ class Database:
         )
 
     async def open(self) -> None:
-        """Starts the pool; raises `Unavailable` if no connection can be had."""
-        async with await self.connect():
-            await self._pool.open()
+        """Start the pool with one connection; raise `Unavailable` if none can be had."""
+        # The pool itself would not say why it has none.
+        self._spares.append(await self.connect())
+        await self._pool.open()
 
     async def close(self) -> None:
-        """Closes the pool and waits for its connections to end."""
+        """Close the pool and wait for its connections to end."""
         await self._pool.close()
+        while self._spares:
+            await self._spares.pop().close()
 
     async def connect(self) -> OwnConnection:
         """A connection of the caller's own, which the caller closes."""
@@ -416,6 +435,8 @@ def _for_a_primary(url: str) -> str:
 
 
 async def _configure(connection: OwnConnection) -> None:
+    if connection.is_configured:
+        return
     # Behind a pooler the session's process is another from statement to statement, and psycopg's prepared
     # statements are lost between them. The pooler's own idea of the process gives it away.
     statement, parameters = _CONFIGURE.get("configure"), {"pid": connection.info.backend_pid}
@@ -428,3 +449,4 @@ async def _configure(connection: OwnConnection) -> None:
         connection.begins_transactions = not is_read_committed
         if not is_read_committed:
             await connection.set_isolation_level(psycopg.IsolationLevel.READ_COMMITTED)
+    connection.is_configured = True
