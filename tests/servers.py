@@ -48,6 +48,18 @@ def unprivileged() -> dict[str, Any]:
     raise RuntimeError("no unprivileged user to run PostgreSQL as")
 
 
+MEMORY_FOLDER = Path("/dev/shm")
+SPARE_BYTES = 4 * 2**30
+"""Free space that servers need in memory, or they go to the disk."""
+
+
+def _memory_folder() -> Path | None:
+    """Return a folder in memory, where copying a cluster takes a tenth of the time; None if there is too little."""
+    if os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= SPARE_BYTES:
+        return MEMORY_FOLDER
+    return None
+
+
 class Server:
     """One PostgreSQL on a socket in a folder of its own."""
 
@@ -55,7 +67,7 @@ class Server:
         self, binaries: Path, *, settings: dict[str, str] | None = None, folder: Path | None = None
     ) -> None:
         self.binaries = binaries
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="mp-"))
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="mp-", dir=_memory_folder()))
         self.data = self.folder / "data"
         self._settings = {"fsync": "off", "max_connections": "400", **(settings or {})}
         self._as = unprivileged()

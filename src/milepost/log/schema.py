@@ -142,7 +142,7 @@ async def migrate(connection: Connection, schema: str) -> list[Migration]:
     """Brings the schema to what this program needs; returns what it added."""
     found = await status(connection, schema)
     if not found.pending:
-        await check(connection, schema)
+        await _check(connection, schema, found)
         return []
     async with connection.transaction():
         await connection.execute("select pg_advisory_xact_lock(%s, hashtext(%s))", [_LOCK, schema])
@@ -166,11 +166,14 @@ async def problems(connection: Connection, schema: str) -> list[str]:
 
 
 async def check(connection: Connection, schema: str) -> None:
-    """Raises `SchemaMismatch` unless this program can rely on the schema."""
-    (await status(connection, schema)).check(schema)
-    found = await problems(connection, schema)
-    if found:
-        raise SchemaMismatch("; ".join(found))
+    """Raise `SchemaMismatch` unless this program can rely on the schema."""
+    await _check(connection, schema, await status(connection, schema))
+
+
+async def _check(connection: Connection, schema: str, found: Status) -> None:
+    found.check(schema)
+    if missing := await problems(connection, schema):
+        raise SchemaMismatch("; ".join(missing))
 
 
 async def prepare(connection: Connection, schema: str, mode: Migrate) -> None:
