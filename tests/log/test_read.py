@@ -3,12 +3,14 @@
 import asyncio
 import tracemalloc
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, LiteralString
 
 import pytest
 
 from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
+from milepost.engine.query import query_of
 from milepost.log import reader
 from milepost.log.database import fetch
 from milepost.log.reader import Lanes, Query
@@ -160,7 +162,10 @@ async def test_from_a_time(mp: Milepost) -> None:
 
 
 async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "PAGE_BYTES", 20_000)
+    def small(*args: Any, **options: Any) -> Query:
+        return replace(query_of(*args, **options), page_bytes=20_000)
+
+    monkeypatch.setattr("milepost.app.query_of", small)
     for number in range(30):
         await mp.append("big-1", NewMessage("t", "x" * 5000))
         await mp.append(f"small-{number}", NewMessage("t"))
@@ -177,16 +182,13 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
     [Selection(), Selection.of(category=["big", "small"]), Selection.of(types="t"), Selection.of(category="big")],
 )
 @pytest.mark.parametrize("numbers", [{0}, {1, 3}, {0, 1, 2, 3}])
-async def test_lanes_in_pages_that_are_bounded(
-    mp: Milepost, monkeypatch: pytest.MonkeyPatch, selection: Selection, numbers: set[int]
-) -> None:
-    monkeypatch.setattr(reader, "PAGE_BYTES", 12_000)
+async def test_lanes_in_pages_that_are_bounded(mp: Milepost, selection: Selection, numbers: set[int]) -> None:
     for number in range(30):
         await mp.append(f"big-{number}", NewMessage("t", "x" * 5000))
         await mp.append(f"small-{number}", NewMessage("t"))
     everything = [message async for message in mp.read()]
     wanted = [m.position for m in everything if selection.matches(m) and bucket_of(m.stream) % 4 in numbers]
-    query = Query(selection, lanes=Lanes(4, frozenset(numbers)), page=7)
+    query = Query(selection, lanes=Lanes(4, frozenset(numbers)), page=7, page_bytes=12_000)
     history = mp.log.feed.history
     pages = [segment.messages async for segment in history.after(query, 0)]
     assert [message.position for page in pages for message in page] == wanted
@@ -340,7 +342,7 @@ class TestPlans:
         await fill(mp)
         async with mp.log.database.connection() as connection:
             await connection.execute(f'analyze "{schema}".messages, "{schema}".streams'.encode())
-        limits = {"limit": 1000, "bytes": 2**23, "life": mp.log.horizon.life, "low": 0, "high": 20_000} | bounds
+        limits = {"limit": 1000, "life": mp.log.horizon.life, "low": 0, "high": 20_000} | bounds
         statement = "explain " + mp._reader.log_statement(query)
         rows = await mp.log.database.execute(statement, query.parameters() | limits)
         return "\n".join(row[0] for row in rows)

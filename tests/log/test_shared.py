@@ -7,6 +7,7 @@ import pytest
 
 from milepost import Milepost, NewMessage
 from milepost.log.reader import Page, Query, Reader
+from milepost.log.segment import MESSAGE_BYTES
 from milepost.log.selection import Selection
 from milepost.log.shared import Shared
 
@@ -71,8 +72,25 @@ async def test_a_single_reader_keeps_nothing(mp: Milepost, reads: list[tuple[int
     assert len(reads) == 2 * PAGES
 
 
+async def test_small_pages_that_are_kept_are_few(mp: Milepost, reads: list[tuple[int, int]]) -> None:
+    """Who reads small pages does so because there are many who read."""
+    small = Query(page=SIZE, page_bytes=SIZE * MESSAGE_BYTES)
+    shared = Shared(small)
+    page = [message async for message in mp.read(limit=SIZE)]
+
+    async def fetch() -> Page:
+        reads.append((0, SIZE))
+        return page
+
+    with shared.read(), shared.read():
+        reads.clear()
+        for low in (*range(10), 9, 0):
+            await shared.page(low, SIZE, SIZE, fetch)
+    assert len(reads) == 11
+
+
 async def test_a_page_that_reaches_too_far_is_not_taken(mp: Milepost, reads: list[tuple[int, int]]) -> None:
-    shared = Shared()
+    shared = Shared(EVERYTHING)
     page = [message async for message in mp.read(limit=SIZE)]
 
     async def fetch() -> Page:

@@ -23,6 +23,7 @@ from milepost.log.selection import MAX_CHOICES, MAX_PATTERN
 from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES
 from milepost.server import Limits, create_app, problems, serving
 from milepost.server.access.secret import LONGEST as LONGEST_TOKEN
+from milepost.server.http import following as http_following
 from milepost.server.limits import LONGEST_PAGE, LONGEST_WAIT, PAGE_BYTES
 from milepost.server.problems import Kind
 from milepost.server.turns import QUICK_BYTES
@@ -325,6 +326,10 @@ ELSEWHERE = {
     ),
     "connections": ("server/test_limits.py", "test_too_many_connections"),
     "of those, followers": ("server/test_follow.py", "test_no_more_than_there_may_be"),
+    "what is read for a follower before its client takes it": (
+        "server/test_follow.py",
+        "test_who_never_reads_holds_little",
+    ),
     "of those, consumers": ("server/websocket/test_ends.py", "test_too_many_connections"),
     "all of those that are arriving, together": (
         "console/test_in_process.py",
@@ -366,6 +371,10 @@ NUMBERS: dict[str, list[float]] = {
     "frames that are wrong": [conversation.PATIENCE],
     "the time until a consumer says hello": [conversation.HELLO],
     "messages of an answer": [LONGEST_PAGE, PAGE_BYTES >> 20],
+    "what is read for a follower before its client takes it": [
+        http_following.PAGE_MESSAGES,
+        http_following.PAGE_BYTES >> 10,
+    ],
     "the time for which a request may wait (`wait`, `timeout`)": [LONGEST_WAIT],
     "the time for which a consumer does not answer pings": [serving.PING, serving.PING],
 }

@@ -1,14 +1,20 @@
 """Following over HTTP, with a network between."""
 
 import asyncio
+import gc
 import json
 import socket
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import psutil
 import pytest
 
-from milepost import Milepost, NewMessage
+from engine.consuming.taking import until
+from milepost import Message, Milepost, NewMessage
+from milepost.log.feed import Feed
+from milepost.log.reader import Page
 from milepost.log.resuming import Trail
 from milepost.server.access import doorkeeper
 from milepost.server.access.entrance import Entrance
@@ -166,12 +172,12 @@ async def test_only_the_head(serve: Serve) -> None:
         assert answer.content == b""
 
 
-def idle_follower(port: int) -> socket.socket:
+def idle_follower(port: int, after: int = 0) -> socket.socket:
     """Somebody who asks and never reads."""
     idle = socket.socket()
     idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     idle.connect(("127.0.0.1", port))
-    idle.sendall(b"GET /v1/follow HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    idle.sendall(b"GET /v1/follow?after=%d HTTP/1.1\r\nHost: localhost\r\n\r\n" % after)
     return idle
 
 
@@ -193,10 +199,63 @@ async def test_who_never_reads_costs_nobody_anything(mp: Milepost, start_server:
                 assert positions(await events.messages(1)) == [601]
             assert (await client.get("/v1/head")).json() == {"position": 601}
             # A page that is being sent and the next one for each, where all of it would be 1.2 GB.
-            assert process.memory_info().rss - before < 20 * 2 * 9 * 2**20 + 100 * 2**20
+            assert process.memory_info().rss - before < 20 * 2 * 2**20 + 100 * 2**20
         finally:
             for each in idle:
                 each.close()
+
+
+def followed_messages() -> list[Message[Any]]:
+    """Return all messages that are in some list in this process, each once."""
+    lists = [each for each in gc.get_objects() if type(each) is list and each and type(each[0]) is Message]
+    return list({id(message): message for each in lists for message in each}.values())
+
+
+@pytest.mark.parametrize("size", [1000, 100_000])
+async def test_who_never_reads_holds_little(mp: Milepost, serve: Serve, size: int) -> None:
+    """Each follows from another position on, so that none has the page of another."""
+    server = await serve(stalled_seconds=3600)
+    for _ in range(4):
+        await mp.append("order-1", [NewMessage("a", "x" * size)] * (3_000_000 // size))
+    # The feed has the newest messages, for all together.
+    await mp.append("order-1", [NewMessage("b")] * 50)
+    untaken = server.app.traffic._untaken
+    idle = [idle_follower(server.port, after) for after in range(5)]
+    try:
+        await until(lambda: len(untaken) == 5)
+        # The page that is being sent, and the next one.
+        pages = 2 * len(idle)
+        held = [message for message in followed_messages() if message.type == "a"]
+        assert sum(message.size for message in held) <= pages * (256 * 2**10 + size + 2)
+        assert len(held) <= pages * 250
+    finally:
+        for each in idle:
+            each.close()
+
+
+async def test_what_is_new_comes_in_small_pages_too(
+    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is slow at the head holds no more than behind it, though all that is new was read at once."""
+    given: list[Page] = []
+    follow = Feed.follow
+
+    async def noted(*args: Any) -> AsyncGenerator[Page, None]:
+        async with aclosing(follow(*args)) as pages:
+            async for page in pages:
+                given.append(page)
+                yield page
+
+    monkeypatch.setattr(Feed, "follow", noted)
+    async with (await serve()).client() as client, following(client) as events:
+        await mp.append("order-1", NewMessage("a"))
+        await events.messages(1)
+        await mp.append("order-1", [NewMessage("a", "x" * 100_000)] * 30)
+        await mp.append("order-1", [NewMessage("a")] * 1000)
+        assert positions(await events.messages(1030)) == list(range(2, 1032))
+    for page in given:
+        assert sum(message.size for message in page) <= 256 * 2**10 + 100_002
+        assert len(page) <= 270
 
 
 async def test_who_never_reads_is_left(mp: Milepost, serve: Serve) -> None:

@@ -8,7 +8,7 @@ from milepost.app import Milepost
 from milepost.console.choice import Choice
 from milepost.log.codec import Codec
 from milepost.log.message import Message
-from milepost.log.reader import FIRST_SPAN, PAGE_BYTES, Page, Query, Reader, is_cut
+from milepost.log.reader import FIRST_SPAN, PAGE_BYTES, Page, Query, Reader
 
 PAGE = 50
 """Messages of a stretch."""
@@ -105,7 +105,7 @@ class Search:
         page = await self._reader.log_page(
             log.database, query, low=low, high=high, limit=size, life=log.horizon.life
         )
-        return page, is_cut(page, size)
+        return page, query.cuts(page, size)
 
 
 def adapted(span: int, took: float) -> int:

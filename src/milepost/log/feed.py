@@ -14,7 +14,7 @@ from milepost.log.database import Database, end
 from milepost.log.history import History
 from milepost.log.horizon import Horizon
 from milepost.log.message import Message
-from milepost.log.reader import END, PAGE_MESSAGES, Page, Query, Reader, check_number, is_cut
+from milepost.log.reader import END, PAGE_BYTES, PAGE_MESSAGES, Page, Query, Reader, check_number
 from milepost.log.segment import Segment
 from milepost.log.statements import Statements
 from milepost.log.wakeups import Wakeups
@@ -211,6 +211,10 @@ class Feed:
                                 yield wanted
                     continue
                 news = self._changed
+                # A slow follower holds its page long after the feed has dropped it. For the default size, what the
+                # feed keeps is bound enough, and its followers do not pay for adding up sizes.
+                if query.page_bytes < PAGE_BYTES:
+                    segment = segment.beginning(query.page_bytes)
                 position = segment.high
                 if wanted := [m for m in segment.messages if query.accepts(m) and m.position not in seen]:
                     yield wanted
@@ -396,7 +400,7 @@ class Feed:
         if segment.high == low or not (page or await self._same_life()):
             return False
         horizon.passed(segment.high, generation)
-        self._full_pages = self._full_pages + 1 if is_cut(page, PAGE_MESSAGES) else 0
+        self._full_pages = self._full_pages + 1 if EVERYTHING.cuts(page, PAGE_MESSAGES) else 0
         self._consumed = segment.high
         self._keep(segment)
         self._announce()
@@ -429,4 +433,4 @@ def final_part(page: Page, low: int, known: int) -> Segment:
                 return Segment(low, known, page[:count])
             known = message.position
         high = message.position
-    return Segment(low, high if is_cut(page, PAGE_MESSAGES) else known, page)
+    return Segment(low, high if EVERYTHING.cuts(page, PAGE_MESSAGES) else known, page)

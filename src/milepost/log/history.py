@@ -40,7 +40,7 @@ class History:
         """What lies between a position and the horizon; ends early while the database is unavailable."""
         known, life = self._horizon.position, self._horizon.life
         subject = msgspec.json.encode([life, self.reader.log_statement(query), query.parameters()])
-        shared = self._shared.setdefault(subject, Shared())
+        shared = self._shared.setdefault(subject, Shared(query))
         pages = self.reader.log_pages(
             self._bulk, query, low=position, high=known, limit=None, life=life, shared=shared
         )

@@ -82,6 +82,8 @@ class Query:
     """Only messages of these; for pages, `accepts` does not look at it."""
     page: int = PAGE_MESSAGES
     """The most messages of a page."""
+    page_bytes: int = PAGE_BYTES
+    """A page ends with the message that brings its content to this size, so it has at least one."""
 
     def accepts(self, message: Message[Any]) -> bool:
         """Whether a message that was read without conditions is wanted."""
@@ -104,6 +106,10 @@ class Query:
     def page_size(self, limit: int | None) -> int:
         """How many messages to ask for when `limit` are still wanted."""
         return self.page if limit is None or self.filter is not None else min(self.page, limit)
+
+    def cuts(self, page: Page, limit: int) -> bool:
+        """Return True if there may be more within the range of a page that had at most `limit` messages."""
+        return is_cut(page, limit, self.page_bytes)
 
     @property
     def ends_by_sizes(self) -> bool:
@@ -129,7 +135,7 @@ class Query:
         return _DIRECTIONS[self.backwards]
 
     def parameters(self) -> dict[str, Any]:
-        """The conditions as parameters of a statement."""
+        """The conditions, and the size of a page, as parameters of a statement."""
         selection, types = self.selection, self.selection.types
         condition, lanes = self.condition, self.lanes
         return {
@@ -143,6 +149,7 @@ class Query:
             "lanes": [number in lanes.numbers for number in range(lanes.of)] if lanes else None,
             "where": condition.path if condition else None,
             "where_values": msgspec.json.encode(condition.values).decode() if condition else "{}",
+            "bytes": self.page_bytes,
         }
 
 
@@ -167,7 +174,7 @@ class Reader:
         self, executor: Executor, query: Query, *, low: int, high: int, limit: int, life: UUID | None
     ) -> Page:
         """At most `limit` messages with `low < position <= high`; none if the server's life is another."""
-        bounds = {"low": low, "high": high, "limit": limit, "life": life, "bytes": PAGE_BYTES}
+        bounds = {"low": low, "high": high, "limit": limit, "life": life}
         rows = await executor.execute(self.log_statement(query), query.parameters() | bounds)
         if self._names is None:
             return self._messages(rows)
@@ -223,7 +230,7 @@ class Reader:
                 found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            walk.found([message.position for message in page], size, cut=is_cut(page, size))
+            walk.found([message.position for message in page], size, cut=query.cuts(page, size))
             if not found:
                 looked(walk.place)
         await self._check_life(executor, life)
@@ -249,7 +256,7 @@ class Reader:
             rows = await executor.execute(statement, {"positions": left, "bytes": PAGE_BYTES})
             page = self._messages(rows)
             yield page
-            left = left[bisect_right(left, page[-1].position) :] if is_cut(page, len(left)) else []
+            left = left[bisect_right(left, page[-1].position) :] if is_cut(page, len(left), PAGE_BYTES) else []
 
     async def stream_pages(
         self,
@@ -268,12 +275,7 @@ class Reader:
         As long as nothing was found, `looked` is told up to where: the version from which to go on.
         """
         statement = self._statements.get("read_stream")
-        conditions = query.parameters() | {
-            "stream": stream,
-            "after": after,
-            "bytes": PAGE_BYTES,
-            "backwards": query.backwards,
-        }
+        conditions = query.parameters() | {"stream": stream, "after": after, "backwards": query.backwards}
         # Who reads a short stream asks once. In a long one a page is where it is expected, or in all the rest.
         walk = Walk(after_version, before_version - 1, (END, END), backwards=query.backwards, open=True)
         found = False
@@ -286,7 +288,7 @@ class Reader:
                 found = True
                 yield wanted
                 limit = limit - len(wanted) if limit is not None else None
-            walk.found([message.version for message in page], size, cut=is_cut(page, size))
+            walk.found([message.version for message in page], size, cut=query.cuts(page, size))
             if not (found or walk.is_over):
                 looked(walk.place)
 
@@ -345,6 +347,6 @@ def check_bounds(stream: object, *, since: datetime | None, **numbers: int | Non
         raise InvalidMessage("stream", "after_version and before_version are for reading one stream")
 
 
-def is_cut(page: Page, limit: int) -> bool:
+def is_cut(page: Page, limit: int, max_bytes: int) -> bool:
     """Whether there may be more within the range of a page: it is full in messages or in bytes."""
-    return len(page) >= limit or sum(message.size for message in page) >= PAGE_BYTES
+    return len(page) >= limit or sum(message.size for message in page) >= max_bytes

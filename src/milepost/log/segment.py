@@ -25,6 +25,15 @@ class Segment:
             return self
         return replace(self, high=position, messages=[each for each in self.messages if each.position <= position])
 
+    def beginning(self, max_weight: int) -> "Segment":
+        """Return its first messages, up to the one that brings their weight to `max_weight`; all if none does."""
+        taken = 0
+        for count, message in enumerate(self.messages, 1):
+            taken += message.size + MESSAGE_BYTES
+            if taken >= max_weight:
+                return replace(self, high=message.position, messages=self.messages[:count])
+        return self
+
     @property
     def weight(self) -> int:
         """Roughly how many bytes it takes in memory."""

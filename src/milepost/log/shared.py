@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakValueDictionary
 
-from milepost.log.reader import Page, is_cut
+from milepost.log.reader import Page, Query
 from milepost.log.segment import weight
 
 KEEP_BYTES = 8 * 2**20
-"""What is kept for those who come to the same place a little later."""
+"""The most that is kept for those who come to the same place a little later."""
+MAX_KEPT_PAGES = 4
+"""The same in pages of the largest size: it is less where pages are small."""
 
 Place = tuple[int, int]
 """After which position, and how many messages at the most."""
@@ -19,7 +21,9 @@ Place = tuple[int, int]
 class Shared:
     """The last pages of one query. With a single reader it keeps none."""
 
-    def __init__(self) -> None:
+    def __init__(self, query: Query) -> None:
+        self._query = query
+        self._max_kept_bytes = min(KEEP_BYTES, MAX_KEPT_PAGES * query.page_bytes)
         self.readers = 0
         self._pages: OrderedDict[Place, Page] = OrderedDict()
         self._kept = 0
@@ -51,10 +55,10 @@ class Shared:
 
     def _keep(self, place: Place, page: Page) -> None:
         # One that is not full ends where its reader looked no further.
-        if place in self._pages or not is_cut(page, place[1]):
+        if place in self._pages or not self._query.cuts(page, place[1]):
             return
         self._pages[place] = page
         self._kept += weight(page)
-        while self._kept > KEEP_BYTES:
+        while self._kept > self._max_kept_bytes:
             _, oldest = self._pages.popitem(last=False)
             self._kept -= weight(oldest)

@@ -15,7 +15,7 @@ from milepost.engine.place import Place
 from milepost.engine.pulling.stock import Found, Stock
 from milepost.engine.repeats import Repeats
 from milepost.errors import Unavailable
-from milepost.log.reader import PAGE_MESSAGES, Page, Query, is_cut
+from milepost.log.reader import PAGE_MESSAGES, Page, Query
 from milepost.progress.memories import Memory
 from milepost.progress.pulling import Reply
 from milepost.ranges import EVERYTHING, Ranges
@@ -137,7 +137,7 @@ class Scanning:
         page = await log.feed.history.reader.log_page(
             log.database, query, low=reply.position, high=high, limit=size, life=life
         )
-        cut = is_cut(page, size)
+        cut = query.cuts(page, size)
         reached = page[-1].position if cut else high
         self._adapt_span(query, cut=cut)
         if self._is_elsewhere:

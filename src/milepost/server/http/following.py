@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -44,6 +45,9 @@ BEAT = 15.0
 """Seconds of silence after which a comment is sent, so that nobody takes it for an end."""
 LOOK = 3.0
 """Seconds between two looks at whether the token is still in force."""
+PAGE_MESSAGES = 250
+PAGE_BYTES = 256 * 2**10
+"""The most that is read at once for a follower. It holds this page and the next until its client takes them."""
 RETRY = b"retry: 1000\n\n"
 """Milliseconds after which a client that was cut off comes back."""
 
@@ -112,6 +116,7 @@ async def follow(
     """
     selection = Selection.of(category=reach.scope.narrowed(category, stream), stream=stream, types=types)
     query = query_of(selection, None if where is None else compile_filter(where))
+    query = replace(query, page=PAGE_MESSAGES, page_bytes=PAGE_BYTES)
     start = Start(Resuming(mp.log), parse_start(after if last_event_id is None else last_event_id))
     followers.check()
     pages = mp.log.feed.follow(query, start.find)
