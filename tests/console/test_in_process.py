@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
+from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.console import Console
 from milepost.console.cookies import FLASH
@@ -97,7 +98,7 @@ async def test_a_stranger_sends_little(browser: httpx.AsyncClient, mp: Milepost,
 
 async def test_forms_of_strangers_use_up_nothing_of_others(mp: Milepost, secret: str) -> None:
     """Their budget is their own: the bodies of those who have a token do not wait for it."""
-    limits = Limits(bodies_bytes=100_000, strangers_bytes=6000)
+    limits = Limits(bodies_bytes=92_000, strangers_bytes=6000)
     app = create_app(mp, pages=Console, limits=limits)
     receiving = asyncio.Event()
 
@@ -113,13 +114,67 @@ async def test_forms_of_strangers_use_up_nothing_of_others(mp: Milepost, secret:
         form = {"content-type": "application/x-www-form-urlencoded"}
         slow = group.create_task(client.post("/console/login", content=endless(), headers=form))
         await receiving.wait()
-        other = await client.post("/console/login", content=b"token=" + b"x" * 5000, headers=form)
-        assert other.status_code == 503
         token = await Tokens(mp.log.database, mp.settings["schema"].value).make("bob", [Role.APPEND])
         message = {"type": "a", "data": "x" * 90_000}
         answer = await client.post("/v1/streams/a-1", json=message, headers={"authorization": f"Bearer {token}"})
         assert answer.status_code == 200
         slow.cancel()
+
+
+async def test_a_slow_form_of_a_stranger_gives_way(mp: Milepost, secret: str) -> None:
+    """The one that has been arriving for longest, until the others fit."""
+    app = create_app(mp, pages=Console, limits=Limits(strangers_bytes=12_000))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+
+    async def endless(receiving: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b"token=" + b"x" * 5000
+        receiving.set()
+        await asyncio.Event().wait()
+
+    async with (
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="https://milepost.example") as client,
+        asyncio.TaskGroup() as group,
+    ):
+        slow = []
+        for _ in range(2):
+            receiving = asyncio.Event()
+            content = endless(receiving)
+            slow.append(group.create_task(client.post("/console/login", content=content, headers=form)))
+            await receiving.wait()
+        csrf = await csrf_of(client)
+        answer = await client.post("/console/login", data={"csrf": csrf, "token": secret, "next": "x" * 5000})
+        assert answer.status_code == 303
+        async with asyncio.timeout(60):
+            assert (await slow[0]).status_code == 503
+        assert not slow[1].done()
+        slow[1].cancel()
+
+
+async def test_what_a_form_that_gave_way_took_is_free_again(mp: Milepost) -> None:
+    app = create_app(mp, pages=Console, limits=Limits(strangers_bytes=12_000))
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    transport = httpx.ASGITransport(app)
+
+    async def in_two(arrived: asyncio.Event, goes_on: asyncio.Event) -> AsyncIterator[bytes]:
+        yield b"token=" + b"x" * 5000
+        arrived.set()
+        await goes_on.wait()
+        yield b"x"
+
+    async with httpx.AsyncClient(transport=transport, base_url="https://milepost.example") as client:
+        for _ in range(3):
+            goes_on = asyncio.Event()
+            slow = []
+            for _ in range(5):
+                arrived = asyncio.Event()
+                content = in_two(arrived, goes_on)
+                slow.append(asyncio.create_task(client.post("/console/login", content=content, headers=form)))
+                # It has arrived, or was refused.
+                await until(lambda: arrived.is_set() or slow[-1].done())  # noqa: B023
+            goes_on.set()
+            # The newest two fit, and are refused for another reason: they bring no token of their page.
+            found = [answer.status_code for answer in await asyncio.gather(*slow)]
+            assert found == [503, 503, 503, 403, 403]
 
 
 @pytest.mark.parametrize(

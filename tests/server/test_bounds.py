@@ -333,7 +333,7 @@ ELSEWHERE = {
     "of those, consumers": ("server/websocket/test_ends.py", "test_too_many_connections"),
     "all of those that are arriving, together": (
         "console/test_in_process.py",
-        "test_forms_of_strangers_use_up_nothing_of_others",
+        "test_a_slow_form_of_a_stranger_gives_way",
     ),
     "pieces of a frame": ("server/websocket/test_hostile.py", "test_too_many_fragments"),
     "frames that are wrong": ("server/websocket/test_hostile.py", "test_too_many_wrong_frames"),

@@ -5,6 +5,7 @@ import json
 import resource
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -16,10 +17,13 @@ from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.console import Console
 from milepost.server import serving
-from milepost.server.asgi import Receive, Scope, Send, header
+from milepost.server.asgi import Event, Receive, Scope, Send, header
+from milepost.server.body import FORM, Body, Budgets
 from milepost.server.gate import Gate
-from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW
+from milepost.server.limits import Limits
+from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW, Refused
 from milepost.server.serving import Certificate
+from milepost.server.turns import Turns
 from server.answers import problem
 from server.process import StartServer
 from server.websocket.conftest import Serve
@@ -117,6 +121,51 @@ class TestBodies:
         )
         answer = await asyncio.to_thread(send, server.port, head + b"token=")
         assert answer.startswith(b"HTTP/1.1 408 ")
+
+    async def test_a_form_whose_time_is_up_can_give_way(self) -> None:
+        """Before it has heard that its time is up: whoever makes it give way is not to fail for that."""
+        body = Body({"headers": []}, _sends_nothing, Budgets(Limits(head_seconds=0.01), Turns()), FORM)
+        body.comes_from_stranger()
+        gave_way: list[bool] = []
+
+        def give_way() -> None:
+            body.give_way()
+            gave_way.append(True)
+
+        with body:
+            waiting = asyncio.create_task(body.receive())
+            await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.02, give_way)
+            # Both are due when the loop looks again, one directly after the other.
+            time.sleep(0.1)  # noqa: ASYNC251
+            with pytest.raises(Refused):
+                await waiting
+        assert gave_way == [True]
+
+    async def test_slow_forms_of_strangers_keep_nobody_out(self, serve: Serve) -> None:
+        """The connection ends of the one that has been arriving for longest."""
+        server = await serve(
+            access="tokens", pages=Console, strangers_bytes=20_000, head_seconds=600, rest_seconds=0.1
+        )
+        head = (
+            b"POST /console/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8000\r\n"
+            b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken="
+        )
+        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(5)]
+        try:
+            for each in slow:
+                each.sendall(head + b"x" * 7000)
+            for each in slow[:3]:
+                assert (await asyncio.to_thread(_received, each)).startswith(b"HTTP/1.1 503 ")
+                while await asyncio.to_thread(_received, each):
+                    pass
+            async with server.client() as client:
+                answer = await client.post("/console/login", data={"token": "x" * 7000})
+                # It was read: it is refused since it does not bring the token of its page.
+                assert answer.status_code == 403
+        finally:
+            for each in slow:
+                each.close()
 
     @pytest.mark.parametrize(
         ("path", "kind"), [("v1/streams/a-1", "json"), ("console/login", "x-www-form-urlencoded")]
@@ -281,6 +330,11 @@ async def test_silent_connections_keep_nobody_out(serve: Serve, said: bytes) -> 
             each.close()
     await until(lambda: not traffic.connections)
     assert not traffic.silent
+
+
+async def _sends_nothing() -> Event:
+    await asyncio.Event().wait()
+    raise AssertionError("it is never set")
 
 
 def _received(connection: socket.socket) -> bytes:

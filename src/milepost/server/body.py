@@ -22,20 +22,39 @@ class Bodies:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
+        self._sizes: dict[Body, int] = {}
+        """Bytes of each that has any, the one first that has been there for longest."""
         self._bytes = 0
 
-    def add(self, size: int) -> None:
+    def add(self, body: "Body", size: int) -> None:
         """More of one has arrived."""
-        self._bytes += size
+        if size:
+            self._sizes[body] = self._sizes.get(body, 0) + size
+            self._bytes += size
 
-    def remove(self, size: int) -> None:
+    def remove(self, body: "Body") -> None:
         """One is over."""
-        self._bytes -= size
+        self._bytes -= self._sizes.pop(body, 0)
 
     @property
     def are_too_many(self) -> bool:
         """Whether together they are more than that."""
         return self._bytes > self._max_bytes
+
+
+class StrangersBodies(Bodies):
+    """Bodies of clients that have not logged in.
+
+    If they are too many, those give way that have been arriving for longest: slow ones keep no quick one out.
+    """
+
+    def add(self, body: "Body", size: int) -> None:
+        super().add(body, size)
+        # A complete body is being answered, and ends soon by itself.
+        arriving = (each for each in list(self._sizes) if not each.is_complete)
+        while self.are_too_many and (longest := next(arriving, None)) is not None:
+            self.remove(longest)
+            longest.give_way()
 
 
 class Budgets:
@@ -45,7 +64,7 @@ class Budgets:
         self.limits = limits
         self.turns = turns
         self.bodies = Bodies(limits.bodies_bytes)
-        self.strangers = Bodies(limits.strangers_bytes)
+        self.strangers = StrangersBodies(limits.strangers_bytes)
 
 
 class Body:
@@ -60,8 +79,11 @@ class Body:
         self._length = 0
         self._is_chunked = header(scope, b"transfer-encoding") is not None
         self._size = 0
-        self._is_complete = False
+        self.is_complete = False
+        """Whether all of it has arrived."""
+        self._has_given_way = False
         self._seconds = self._limits.body_seconds
+        self._waiting: asyncio.Timeout | None = None
         self._deadline: float | None = None
         self._check(scope, kind)
 
@@ -118,34 +140,47 @@ class Body:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._bodies.remove(self._size)
+        self._bodies.remove(self)
 
     async def receive(self) -> Event:
         """The next event of the request."""
-        if self._is_complete:
+        if self.is_complete:
             return await self._receive()
         event = await self._next()
         if event["type"] != "http.request":
             # Nobody hears it; the framework would take it for a fault of the server.
             raise Refused(INVALID, "The body broke off", field="body")
-        self._size += len(event.get("body", b""))
-        self._bodies.add(len(event.get("body", b"")))
-        self._is_complete = not event.get("more_body", False)
+        size = len(event.get("body", b""))
+        self._size += size
+        self.is_complete = not event.get("more_body", False)
         if self._size > self._max_bytes:
             raise self._too_large()
-        if self._bodies.are_too_many:
-            raise Refused(TOO_MANY, "Too many large requests are arriving at once: send it again in a moment")
+        self._bodies.add(self, size)
+        if self._has_given_way or self._bodies.are_too_many:
+            raise _too_many()
         return event
+
+    def give_way(self) -> None:
+        """Refuse this body, of which not all has arrived, so that others can be received."""
+        self._has_given_way = True
+        self._deadline = asyncio.get_running_loop().time()
+        # One whose time is up already ends by itself.
+        if self._waiting is not None and not self._waiting.expired():
+            self._waiting.reschedule(self._deadline)
 
     async def _next(self) -> Event:
         loop = asyncio.get_running_loop()
         if self._deadline is None:
             self._deadline = loop.time() + self._seconds
         try:
-            async with asyncio.timeout_at(self._deadline):
+            async with asyncio.timeout_at(self._deadline) as self._waiting:
                 return await self._receive()
         except TimeoutError:
+            if self._has_given_way:
+                raise _too_many() from None
             raise Refused(TOO_SLOW, f"The body did not arrive within {self._seconds:g} seconds") from None
+        finally:
+            self._waiting = None
 
     def _too_large(self) -> Refused:
         return Refused(
@@ -153,3 +188,7 @@ class Body:
             f"The body has more than {self._max_bytes:,} bytes: send less at once",
             field="body",
         )
+
+
+def _too_many() -> Refused:
+    return Refused(TOO_MANY, "Too many large requests are arriving at once: send it again in a moment")

@@ -26,7 +26,8 @@ class Limits:
     `form_bytes`: the largest form that a page of the console sends. Defaults to what a message of the largest size
     needs, percent-encoded: 3 MiB.
     `stranger_bytes`: the largest form of somebody who has not logged in. Defaults to 8 KiB.
-    `strangers_bytes`: all of their forms that are arriving, together. Defaults to 4 MiB.
+    `strangers_bytes`: all of their forms that are arriving, together; beyond it those are refused that have been
+    arriving for longest. Defaults to 4 MiB.
     `body_seconds`: how long a body may take to arrive. Defaults to 60.
     `rest_seconds`: how long the rest of a body that nobody reads any more may take, so that its sender gets to the
     answer. Defaults to 5.
