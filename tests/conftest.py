@@ -16,7 +16,7 @@ import pytest
 from milepost import Milepost
 from schemas import SchemaPool, drop_schema, own_database
 from servers import DEBIAN_15, Server, embedded_binaries
-from shards import COLLECTED, FAST, SHARDS, shard_of
+from shards import ABSENT, COLLECTED, FAST, SHARDS, shard_of, variants_that_are_not_there
 from support import MakeMilepost
 
 pytest_plugins = ["hangs", "roles"]
@@ -50,6 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         by_shard.setdefault(shard_of(item), []).append(item)
     config.stash[COLLECTED] = {shard: [item.nodeid for item in some] for shard, some in by_shard.items()}
+    config.stash[ABSENT] = variants_that_are_not_there(items)
     left_out = [item for shard, some in by_shard.items() if wanted not in ("all", shard) for item in some]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

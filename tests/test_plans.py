@@ -108,6 +108,7 @@ async def in_turn(analyzer: Analyzer, work: Callable[[int], Awaitable[None]], co
     await work(count)
 
 
+@pytest.mark.shard("large", fast=["when_empty-600"])
 @pytest.mark.parametrize("count", COUNTS)
 async def test_appending(make_mp: MakeMilepost, analyzer: Analyzer, count: int) -> None:
     await analyzer.analyze("when_empty")
@@ -170,6 +171,7 @@ async def test_statements_of_handlers_are_planned_as_for_anybody(
     assert own == ("off", "off", "off")
 
 
+@pytest.mark.shard("large", fast=["when_empty-600"])
 @pytest.mark.parametrize("count", COUNTS)
 async def test_handling(make_mp: MakeMilepost, analyzer: Analyzer, count: int) -> None:
     await analyzer.analyze("when_empty")
@@ -198,6 +200,7 @@ async def test_handling(make_mp: MakeMilepost, analyzer: Analyzer, count: int) -
     check(before, await analyzer.rows_read(), count)
 
 
+@pytest.mark.shard("large", fast=["when_empty-stream-600", "never-None-600"])
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("ordered_by", ["stream", None])
 async def test_pulling(
@@ -220,6 +223,7 @@ async def test_pulling(
     check(before, await analyzer.rows_read(), count)
 
 
+@pytest.mark.shard("large", fast=["when_empty-600"])
 @pytest.mark.parametrize("count", COUNTS)
 async def test_consuming(make_mp: MakeMilepost, analyzer: Analyzer, count: int) -> None:
     """Every tenth is tried again, and every hundredth parked."""
@@ -246,6 +250,7 @@ async def test_consuming(make_mp: MakeMilepost, analyzer: Analyzer, count: int) 
     check(before, await analyzer.rows_read(), count)
 
 
+@pytest.mark.shard("large", fast=["when_empty-600"])
 @pytest.mark.parametrize("count", COUNTS)
 async def test_reading(make_mp: MakeMilepost, analyzer: Analyzer, count: int) -> None:
     """Little is read of a long log, for few messages of one category or of some streams."""

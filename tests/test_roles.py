@@ -110,6 +110,7 @@ def test_what_a_reader_may_not(connect: Connect) -> None:
     is_for_others(reader, "insert into server_life values (true, gen_random_uuid(), 9)", "delete from deliveries")
 
 
+@pytest.mark.shard("variants", fast=["reader"])
 @pytest.mark.parametrize("role", ["reader", "worker"])
 def test_nobody_stops_appends_by_the_marks_of_sleepers(connect: Connect, role: str) -> None:
     """Each append looks at them: whoever may lock them, or set one for ever, would be in the way of all."""
@@ -174,6 +175,7 @@ def test_no_name_of_an_appender_is_taken_for_another(
             admin.execute(sql.SQL("drop schema {} cascade").format(own))
 
 
+@pytest.mark.shard("hostile", fast=["message0"])
 @pytest.mark.parametrize(
     "message",
     [

@@ -98,6 +98,7 @@ LEFT_BEHIND = {
 }
 
 
+@pytest.mark.shard("variants", fast=["messages and streams", "a clock that was moved", "a newer migration"])
 @pytest.mark.parametrize("what", LEFT_BEHIND)
 def test_nothing_of_one_test_is_left_for_the_next(pool: SchemaPool, what: str) -> None:
     with pool.schema() as name:

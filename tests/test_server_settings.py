@@ -217,6 +217,7 @@ async def serve(mp: Milepost) -> None:
             assert answer.status_code == 200, answer.text
 
 
+@pytest.mark.shard("oldest", fast=["serializable"])
 async def test_everything_works(make_mp: MakeMilepost, role_url: str, unused_schema: str) -> None:
     shop, other = (Shop(make_mp(url=role_url, schema=unused_schema)) for _ in range(2))
     mp = shop.mp
@@ -242,6 +243,7 @@ async def connect(stack: AsyncExitStack, url: str) -> psycopg.AsyncConnection[An
     return await stack.enter_async_context(await psycopg.AsyncConnection.connect(url, autocommit=True))
 
 
+@pytest.mark.shard("oldest", fast=["empty_search_path"])
 def test_the_fixture_of_users_tests(role_url: str) -> None:
     with MilepostDB.fresh(role_url) as database:
         shop = Shop(database.use(Milepost("embedded")))

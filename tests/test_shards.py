@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from shards import COLLECTED, FAST, SHARDS, shard_of
+from shards import ABSENT, COLLECTED, FAST, SHARDS, shard_of
 
 TESTS = Path(__file__).parent
 
@@ -34,6 +34,17 @@ def test_every_package_has_fast_tests(pytestconfig: pytest.Config) -> None:
     folders = {name.split("/")[1] for name in pytestconfig.stash[COLLECTED][FAST]}
     packages = {folder.name for folder in TESTS.iterdir() if folder.is_dir() and any(folder.glob("**/test_*.py"))}
     assert packages - folders == {"soak"}
+
+
+def test_each_variant_that_stays_fast_is_there(pytestconfig: pytest.Config) -> None:
+    if not is_whole(pytestconfig):
+        pytest.skip("only some of the tests were collected")
+    assert pytestconfig.stash[ABSENT] == set()
+
+
+def test_only_the_variants_that_a_mark_names_stay_fast(request: pytest.FixtureRequest) -> None:
+    request.node.add_marker(pytest.mark.shard("faults", fast=["one"]))
+    assert shard_of(request.node) == "faults"
 
 
 def test_a_shard_that_does_not_exist_is_refused(request: pytest.FixtureRequest) -> None:

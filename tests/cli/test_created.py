@@ -79,6 +79,9 @@ def test_every_option_is_shown_back(run: Run) -> None:
     assert "max_unrouted 40" in shown
 
 
+@pytest.mark.shard(
+    "variants", fast=["--category", "--where", "--strategy", "--delay", "--keep-done", "--checkpoint-seconds"]
+)
 @pytest.mark.parametrize("option", EVERY)
 def test_each_can_be_changed_and_the_others_stay(run: Run, option: str) -> None:
     before = run("subscriptions", "create", "shipping", "--json").done().json["settings"]

@@ -396,6 +396,7 @@ class TestFilters:
         assert "its filter cannot be evaluated on any of the newest 31 messages" in found["finding"]
         assert 'did you mean "EU"' in found["finding"]
 
+    @pytest.mark.shard("variants", fast=["options0-32", "options2-1", "options5-0"])
     @pytest.mark.parametrize(
         ("options", "count"),
         [

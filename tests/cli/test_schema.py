@@ -95,6 +95,7 @@ def test_the_sql_of_users_needs_no_database(run: Run, without_database: None, sc
     assert run("schema", "roles", "appender", "--prefix", "x" * 54).status == 0
 
 
+@pytest.mark.shard("hostile", fast=['Order "By"  x', "new\\nline; drop schema public; --"])
 @pytest.mark.parametrize("prefix", ['Order "By"  x', "new\nline; drop schema public; --", "it's", "{schema} %"])
 def test_odd_names_of_users(run: Run, database_url: str, schema: str, prefix: str) -> None:
     run("schema", "migrate").done()

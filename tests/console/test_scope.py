@@ -313,6 +313,7 @@ async def test_what_follows_keeps_to_the_scope(
             assert not FOREIGN.search("".join(seen).replace(REFUSED, ""))
 
 
+@pytest.mark.shard("variants", fast=["-revoked", "/log/tail-expired", "-logged out"])
 @pytest.mark.parametrize("how", ["revoked", "expired", "logged out"])
 @pytest.mark.parametrize("path", ["", "/log/tail"])
 async def test_what_follows_ends_with_the_token_and_the_session(

@@ -119,6 +119,9 @@ async def test_a_filter_and_a_choice_that_cannot_be_stored(both: Both, text: str
                 await decide(all=True, **choice)  # type: ignore[arg-type]
 
 
+@pytest.mark.shard(
+    "variants", fast=["library-1.5-limit", "library-True-after", "client--1-limit", "client-nan-before"]
+)
 @pytest.mark.parametrize("field", ["limit", "after", "before"])
 @pytest.mark.parametrize("value", [1.5, "1", True, -1, math.nan])
 async def test_a_read_is_bounded_by_whole_numbers(both: Both, field: str, value: Any) -> None:

@@ -388,6 +388,7 @@ async def test_changes_while_it_runs(shipping: Both) -> None:
         assert [each.position for each in await take(consumer, 1)] == [8]
 
 
+@pytest.mark.shard("variants", fast=["library-pause", "client-move"])
 @pytest.mark.parametrize("action", ["pause", "move", "replay"])
 async def test_what_nobody_has_begun_with_is_given_back_at_once(shipping: Both, action: str) -> None:
     managed = shipping.manage("shipping")

@@ -71,12 +71,28 @@ def test_it_can_still_be_made(mutation: Mutation) -> None:
     compile(text, mutation.file, "exec")
 
 
+@pytest.mark.shard(
+    "simulation",
+    fast=[
+        "a write is not compared with the life in which its lane was taken",
+        "rows get the messages of another life",
+    ],
+)
 @pytest.mark.parametrize("mutation", RULES, ids=lambda mutation: mutation.breaks)
 def test_the_simulation_soon_finds_that_a_rule_is_broken_when(mutation: Mutation, folder: Path) -> None:
     found = simulated(with_mistaken_rule(mutation, folder), mutation.kinds[0], FEW)
     assert is_found(found), "the simulation found nothing wrong"
 
 
+@pytest.mark.shard(
+    "simulation",
+    fast=[
+        "the cursor goes one too far",
+        "what came back, and is in the queue twice, goes out twice",
+        "a message is tried once too often",
+        "more than one is tried while stalled",
+    ],
+)
 @pytest.mark.parametrize(
     "mutation", [each for each in MUTATIONS if each.soon], ids=lambda mutation: mutation.breaks
 )

@@ -88,6 +88,15 @@ async def fill(mp: Milepost) -> None:
         await mp.append(f"order-{number}", NewMessage("placed", number))
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "one_by_one-fail_in_a_group",
+        "in_batches-cancel_itself",
+        "exactly_once-hide_a_failure_in_a_group",
+        "exactly_once_in_batches-cancel_itself_and_return",
+    ],
+)
 @pytest.mark.parametrize("act", ACTS, ids=lambda act: act.__name__)
 @pytest.mark.parametrize("declare", SHAPES)
 async def test_all_messages_are_called_whatever_one_leaves_behind(

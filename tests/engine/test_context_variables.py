@@ -147,6 +147,9 @@ SHAPES = [
 ]
 
 
+@pytest.mark.shard(
+    "variants", fast=["with_a_wait", "in_threads_of_batches", "in_transactions_of_batches", "with_a_wrapper"]
+)
 @pytest.mark.parametrize("declare", SHAPES)
 async def test_a_call_finds_nothing_of_another(one_by_one: Milepost, declare: Callable[[Milepost], None]) -> None:
     mp = one_by_one
@@ -158,6 +161,7 @@ async def test_a_call_finds_nothing_of_another(one_by_one: Milepost, declare: Ca
     assert tenant.get() == "nobody"
 
 
+@pytest.mark.shard("variants", fast=["at_once", "in_threads", "in_transactions", "with_providers"])
 @pytest.mark.parametrize("declare", SHAPES)
 async def test_a_call_finds_what_was_there_when_the_program_started(
     one_by_one: Milepost, declare: Callable[[Milepost], None]

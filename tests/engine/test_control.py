@@ -103,6 +103,7 @@ class Stuck:
 class TestWhatFails:
     """A command that is not confirmed does nothing: all workers go on."""
 
+    @pytest.mark.shard("variants", fast=["1-move", "8-delete"])
     @pytest.mark.parametrize("command", ["move", "replay", "delete"])
     @pytest.mark.parametrize("lanes", [1, 8])
     async def test_others_are_handled_at_once(
@@ -171,6 +172,7 @@ class TestWhatFails:
 class TestWhatTakesLong:
     """While a command waits for a handler that takes long, all others go on, in all processes."""
 
+    @pytest.mark.shard("variants", fast=["replay"])
     @pytest.mark.parametrize("command", ["move", "replay", "delete"])
     async def test_others_are_handled_meanwhile(
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: str
@@ -481,6 +483,7 @@ class TestMove:
             await moving
             assert (await info()).barrier is None
 
+    @pytest.mark.shard("variants", fast=["yesterday", "-1"])
     @pytest.mark.parametrize("to", ["yesterday", -1, 1.5, None, datetime(2026, 1, 1)])  # noqa: DTZ001
     async def test_to_nowhere(self, mp: Milepost, make_mp: MakeMilepost, to: Any) -> None:
         await shop(make_mp(), []).run_until_idle()
@@ -645,6 +648,7 @@ class TestReplay:
             await program.run_until_idle()
         assert sorted(seen) == [(position, position <= 10) for position in range(1, 16)]
 
+    @pytest.mark.shard("variants", fast=["10"])
     @pytest.mark.parametrize("start", ["now", 10, None])
     async def test_what_was_before_its_start_was_not_handled_and_does_not_come(
         self, mp: Milepost, make_mp: MakeMilepost, start: Any
@@ -847,6 +851,7 @@ class TestPassedOver:
             await program.run_until_idle()
         assert sorted(seen) == [(position, position in handled) for position in range(1, 41)]
 
+    @pytest.mark.shard("variants", fast=["2"])
     @pytest.mark.parametrize("version", [1, 2])
     async def test_by_a_function_that_only_its_program_knows(
         self, mp: Milepost, make_mp: MakeMilepost, version: int

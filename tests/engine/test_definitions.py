@@ -177,6 +177,7 @@ async def append_until(mp: Milepost, enough: Callable[[], bool]) -> int:
     raise AssertionError
 
 
+@pytest.mark.shard("deploys", fast=["before0-after0"])
 @pytest.mark.parametrize(
     ("before", "after"),
     [

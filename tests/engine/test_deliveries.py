@@ -297,6 +297,7 @@ class TestTwoPeople:
             await connection.commit()
         return await asyncio.gather(*tasks)
 
+    @pytest.mark.shard("variants", fast=["handled-meant0", "pulled-meant1"])
     @pytest.mark.parametrize("meant", [{"all": True}, {"up_to": 12}, {"positions": range(1, 13)}])
     async def test_each_message_is_moved_by_one(
         self, mp: Milepost, parked: ManagedSubscription, meant: dict[str, Any]

@@ -152,6 +152,7 @@ async def owners(mp: Milepost) -> int:
     return int(count)
 
 
+@pytest.mark.shard("variants", fast=["in_a_batch", "in_a_transaction_of_batches", "in_an_upcast_for_a_thread"])
 @shapes
 async def test_a_system_exit_ends_the_program_and_is_a_failed_attempt(mp: Milepost, declare: Declare) -> None:
     quits = Quits(SystemExit(3))
@@ -165,6 +166,7 @@ async def test_a_system_exit_ends_the_program_and_is_a_failed_attempt(mp: Milepo
     assert await owners(mp) == 0
 
 
+@pytest.mark.shard("variants", fast=["on_the_loop", "in_a_thread_of_batches", "in_a_transaction"])
 @shapes
 async def test_a_message_that_ends_every_program_is_parked(mp: Milepost, declare: Declare) -> None:
     quits = Quits(SystemExit(3))
@@ -179,6 +181,7 @@ async def test_a_message_that_ends_every_program_is_parked(mp: Milepost, declare
     assert quits.calls == 2
 
 
+@pytest.mark.shard("variants", fast=["after_a_wait", "in_a_thread", "in_a_provider"])
 @shapes
 async def test_a_keyboard_interrupt_ends_the_program_and_counts_nothing(mp: Milepost, declare: Declare) -> None:
     quits = Quits(KeyboardInterrupt())
@@ -194,6 +197,17 @@ async def test_a_keyboard_interrupt_ends_the_program_and_counts_nothing(mp: Mile
     assert [row[:2] for row in await stored(mp)] == [("parked", 1)]
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "raise-on_the_loop",
+        "raise-in_a_thread",
+        "raise-in_a_batch",
+        "raise-in_an_upcast",
+        "park-in_a_transaction",
+        "park-in_a_provider",
+    ],
+)
 @shapes
 @pytest.mark.parametrize("errors", ["raise", "park"])
 async def test_running_until_idle_raises_it(mp: Milepost, declare: Declare, errors: Any) -> None:

@@ -393,6 +393,7 @@ async def test_an_error_that_a_handler_of_batches_hides_is_its_failure(mp: Milep
     ]
 
 
+@pytest.mark.shard("variants", fast=["None-commit", "3-rollback", "None-commit and chain"])
 @pytest.mark.parametrize("command", ["commit", "rollback", "commit; begin", "rollback; begin", "commit and chain"])
 @pytest.mark.parametrize("batch", [None, 3])
 async def test_a_handler_that_ends_the_transaction_of_its_progress_fails(

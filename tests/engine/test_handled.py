@@ -107,6 +107,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+@pytest.mark.shard("variants", fast=["in_batches", "exactly_once"])
 @shapes
 async def test_both_tell_the_same(mp: Milepost, declare: Callable[[Milepost], None]) -> None:
     declare(mp)
@@ -119,6 +120,7 @@ async def test_both_tell_the_same(mp: Milepost, declare: Callable[[Milepost], No
     assert {(event.subscription, event.group) for event in told.several} == {("all", "default")}
 
 
+@pytest.mark.shard("variants", fast=["in_threads", "exactly_once"])
 @shapes
 async def test_either_is_told_alone(mp: Milepost, declare: Callable[[Milepost], None]) -> None:
     declare(mp)
@@ -128,6 +130,7 @@ async def test_either_is_told_alone(mp: Milepost, declare: Callable[[Milepost], 
     assert len({event.position for event in told.each}) == len(told.each) == report["all"].handled
 
 
+@pytest.mark.shard("variants", fast=["on_the_loop", "in_batches_that_fail_in_part"])
 @shapes
 async def test_who_counts_is_told_of_all(mp: Milepost, declare: Callable[[Milepost], None]) -> None:
     declare(mp)

@@ -42,6 +42,7 @@ async def run(mp: Milepost, text: str, **parameters: Any) -> list[tuple[Any, ...
     return list(await mp.log.database.execute(qualified(text, mp), parameters))
 
 
+@pytest.mark.shard("variants", fast=["None-None", "read committed-3", "repeatable read-None", "serializable-3"])
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize("isolation", [None, "read committed", *STRICT])
 async def test_it_is_that_of_the_transaction(mp: Milepost, isolation: str | None, batch: int | None) -> None:
@@ -87,6 +88,7 @@ def adds_up(mp: Milepost) -> Handle:
     return handle
 
 
+@pytest.mark.shard("variants", fast=["5"])
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_without_a_word_they_run_one_after_the_other(
     make_mp: MakeMilepost, mp: Milepost, batch: int | None
@@ -148,6 +150,7 @@ async def test_how_many_lanes_there_are(mp: Milepost) -> None:
     assert found == {"plain": 16, "writing": 1, "with a session": 1, "as wanted": 3, "several": 1}
 
 
+@pytest.mark.shard("variants", fast=["None-serializable", "5-repeatable read"])
 @strict
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_what_was_read_is_what_is_written_in_any_number_of_lanes(
@@ -163,6 +166,7 @@ async def test_what_was_read_is_what_is_written_in_any_number_of_lanes(
     assert await run(mp, "select total from {}.customers") == [(sum(range(count)),)]
 
 
+@pytest.mark.shard("faults", fast=["None-repeatable read", "3-serializable"])
 @strict
 @pytest.mark.parametrize("batch", [None, 3])
 async def test_whoever_lost_the_lane_meanwhile_commits_nothing(
@@ -206,6 +210,7 @@ async def test_an_append_to_a_stream_that_grew_meanwhile_runs_again(mp: Milepost
     assert [each.type async for each in mp.read("receipt-1")] == ["first", "other", "own", "own"]
 
 
+@pytest.mark.shard("faults", fast=["serializable"])
 @strict
 async def test_what_a_person_did_after_the_snapshot_is_noticed(
     make_mp: MakeMilepost, mp: Milepost, isolation: str, monkeypatch: pytest.MonkeyPatch

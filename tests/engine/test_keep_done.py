@@ -61,6 +61,9 @@ async def until_none_is_left(mp: Milepost) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.shard(
+    "variants", fast=["all-fail_once", "failures-fail_once_in_a_transaction", "all-fail_once_of_several"]
+)
 @pytest.mark.parametrize(
     "handler", [fail_once, fail_once_in_a_transaction, fail_once_of_several, fail_once_in_a_thread]
 )

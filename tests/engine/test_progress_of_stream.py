@@ -101,6 +101,7 @@ async def test_what_is_older_than_where_it_began_needs_nobody(mp: Milepost) -> N
     assert await progress(mp) == stands(4, 4)
 
 
+@pytest.mark.shard("variants", fast=["stream"])
 @pytest.mark.parametrize("order", ["stream", None, by_correlation, by_property("customer")])
 async def test_what_is_handled_ahead_of_another_counts_when_that_is(mp: Milepost, order: Any) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
@@ -120,6 +121,7 @@ async def test_what_is_handled_ahead_of_another_counts_when_that_is(mp: Milepost
         await until_stands(mp, stands(6, 6), "slow")
 
 
+@pytest.mark.shard("variants", fast=["False-None", "True-order2"])
 @pytest.mark.parametrize(
     "order", [None, by_correlation, by_property("customer"), by_function(lambda m: m.version)]
 )
@@ -178,6 +180,7 @@ async def test_whoever_lacks_the_function_says_that_more_may_have_been_handled(m
 MORE_SEEDS = [pytest.param(seed, marks=pytest.mark.shard("simulation")) for seed in range(2, 5)]
 
 
+@pytest.mark.shard("simulation", fast=["1"])
 @pytest.mark.parametrize("seed", [0, 1, *MORE_SEEDS])
 async def test_it_agrees_with_the_trace(mp: Milepost, seed: int) -> None:
     random = Random(seed)

@@ -962,6 +962,7 @@ class TestManySubscriptions:
         monkeypatch.setattr(Reader, "log_page", held_up)
         return event
 
+    @pytest.mark.shard("variants", fast=["20"])
     @pytest.mark.parametrize("at_once", [0, 20])
     async def test_it_is_bounded_also_when_nobody_pulls_any_more(
         self,

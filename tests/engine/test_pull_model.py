@@ -91,6 +91,7 @@ class Walk:
         assert {key: at for key, at in (await self.jobs.heads()).items() if key is not None} == heads
 
 
+@pytest.mark.shard("simulation", fast=["0"])
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=MORE) for seed in range(2, 12))])
 async def test_it_does_what_the_model_does(mp: Milepost, seed: int) -> None:
     chance = random.Random(seed)

@@ -262,6 +262,7 @@ class TestSql:
         [[left]] = await jobs.execute('select expires - {0}.clock() from {0}.deliveries where "position" = 5')
         assert 86_000 < left.total_seconds() <= 86_400
 
+    @pytest.mark.shard("hostile", fast=["", "999999999999999999999999999999999999999999999999999999999999"])
     @pytest.mark.parametrize("token", ["", "1", "0-1-" + "0" * 32, "9" * 60, "a-b-c", "1-1-" + "g" * 32])
     async def test_what_is_no_token_is_refused(self, mp: Milepost, connection: Connection, token: str) -> None:
         statement = qualified("select moved, refused from {}.settle(ack => array[%s])", mp).encode()

@@ -163,6 +163,7 @@ def orders_in_a_thread(mp: Milepost) -> None:
     def handle(order: Order) -> None: ...
 
 
+@pytest.mark.shard("variants", fast=["one_order", "orders_in_a_thread"])
 @pytest.mark.parametrize("declare", [one_order, orders, orders_in_a_transaction, orders_in_a_thread])
 async def test_the_error_of_an_upcast_is_kept(mp: Milepost, declare: Callable[[Milepost], None]) -> None:
     mp.message("placed", version=2)(Order)
@@ -197,6 +198,14 @@ class TestOneLine:
     def test_of_a_text(self, text: str, line: str) -> None:
         assert one_line(text) == line
 
+    @pytest.mark.shard(
+        "variants",
+        fast=[
+            "ValueError-plain-plain",
+            "ValueError- 3 validation errors\\r\\n\\n  field required\\n-3 validation errors field required",
+            "Park-a\\tb\\x0bc\\x0cd\\u2028e\\x85f-a\\tb c d e f",
+        ],
+    )
     @pytest.mark.parametrize("error", [ValueError, Park])
     async def test_of_an_error(self, mp: Milepost, error: type[Exception], text: str, line: str) -> None:
         async def fail() -> None:
@@ -210,6 +219,13 @@ class TestOneLine:
     def test_of_other_outcomes(self, text: str, line: str) -> None:
         assert (Skip(text).reason, RetryLater(1, reason=text).reason) == (line, line)
 
+    @pytest.mark.shard(
+        "variants",
+        fast=[
+            " 3 validation errors\\r\\n\\n  field required\\n-3 validation errors field required",
+            "a\\tb\\x0bc\\x0cd\\u2028e\\x85f-a\\tb c d e f",
+        ],
+    )
     async def test_of_a_consumer(self, mp: Milepost, text: str, line: str) -> None:
         await mp.create_subscription("orders", category="order")
         told: list[str] = []
@@ -226,6 +242,13 @@ class TestOneLine:
         [delivery] = [each async for each in mp.manage("orders").deliveries()]
         assert (delivery.reason, told) == (line, [line, line])
 
+    @pytest.mark.shard(
+        "variants",
+        fast=[
+            "library-a\\tb\\x0bc\\x0cd\\u2028e\\x85f-a\\tb c d e f",
+            "sql- 3 validation errors\\r\\n\\n  field required\\n-3 validation errors field required",
+        ],
+    )
     @pytest.mark.parametrize("through", ["library", "sql"])
     async def test_of_what_is_pulled(self, mp: Milepost, text: str, line: str, through: str) -> None:
         await mp.create_subscription("orders", category="order", tracking="all")

@@ -156,6 +156,7 @@ def exactly_once(program: Milepost, measured: Measured) -> None:
             raise ValueError("not this one")
 
 
+@pytest.mark.shard("variants", fast=["awaited", "batched", "exactly_once"])
 @pytest.mark.parametrize("declare", [awaited, plain, batched, exactly_once])
 async def test_how_long_handlers_take(
     make_mp: MakeMilepost, declare: Callable[[Milepost, Measured], None]

@@ -377,6 +377,7 @@ async def test_what_a_handler_waits_for_and_is_cancelled_is_its_failure(mp: Mile
     assert report["cancelled"].parked == 40
 
 
+@pytest.mark.shard("variants", fast=["None-CancelledError", "5-StopIteration"])
 @pytest.mark.parametrize("error", [asyncio.CancelledError, StopIteration, GeneratorExit])
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_whatever_a_plain_handler_raises_is_its_failure(
@@ -403,6 +404,7 @@ class Panic(BaseException):
     """As libraries raise it that are not written in Python."""
 
 
+@pytest.mark.shard("variants", fast=["None-error0", "5-error1"])
 @pytest.mark.parametrize("error", [Panic("broken"), BaseExceptionGroup("several", [Panic("it"), SystemExit()])])
 @pytest.mark.parametrize("batch", [None, 5])
 async def test_what_is_no_exception_is_a_failure_all_the_same(

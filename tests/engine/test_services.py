@@ -138,6 +138,7 @@ async def test_every_choice_tries_again(
     assert all(numbers == [1, 2, 3] for numbers in attempts.values())
 
 
+@pytest.mark.shard("variants", fast=["rows", "advisory"])
 async def test_programs_share_the_lanes_by_every_kind_of_leases(
     make_mp: MakeMilepost, leases: Leases | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +201,7 @@ class Beats:
             time.sleep(0.005)
 
 
+@pytest.mark.shard("faults", fast=["rows", "memory"])
 async def test_a_loop_that_is_blocked_for_longer_than_the_lease_loses_nothing(
     make_mp: MakeMilepost,
     leases: Leases | None,
@@ -256,6 +258,7 @@ async def test_all_of_progress_is_in_the_second_database(make_mp: MakeMilepost, 
         assert await rows_in(second_url, mp, "select count(*) from {}.messages") == [(0,)]
 
 
+@pytest.mark.shard("variants", fast=["8"])
 @pytest.mark.parametrize("pool_size", [1, 8])
 async def test_a_transaction_is_the_second_databases(
     make_mp: MakeMilepost, second_url: str, pool_size: int

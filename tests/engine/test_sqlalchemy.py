@@ -100,6 +100,7 @@ async def test_a_failing_handler_undoes_its_own_rows_and_its_neighbours_stay(mp:
     assert await parked(mp) == [(4, "ValueError: three")]
 
 
+@pytest.mark.shard("variants", fast=["at its end"])
 @pytest.mark.parametrize("flushes", [True, False], ids=["in the handler", "at its end"])
 async def test_a_flush_that_fails_is_the_failure_of_its_message(mp: Milepost, flushes: bool) -> None:
     @mp.subscription("accounts", category="payment", lanes=1, retry=Retry.never)

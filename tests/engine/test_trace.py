@@ -266,6 +266,7 @@ async def test_in_flight_by_what_its_worker_reports(mp: Milepost) -> None:
     assert await states(mp, "order-1", "slow") == ["done", "done"]
 
 
+@pytest.mark.shard("variants", fast=["thread", "exactly once", "advisory"])
 @pytest.mark.parametrize("kind", ["thread", "batch", "exactly once", "consumer", "advisory"])
 async def test_in_flight_whoever_has_it(make_mp: MakeMilepost, kind: str) -> None:
     mp = make_mp(leases=AdvisoryLeases() if kind == "advisory" else None)

@@ -63,6 +63,7 @@ def in_a_thread(mp: Milepost, seen: list[int]) -> None:
         seen.append(order.number)
 
 
+@pytest.mark.shard("variants", fast=["on_the_loop", "exactly_once"])
 @pytest.mark.parametrize("declare", [on_the_loop, in_a_thread, at_least_once, exactly_once])
 async def test_what_is_no_exception_is_about_its_message_as_well(
     mp: Milepost, declare: Callable[[Milepost, list[int]], None]

@@ -121,6 +121,7 @@ def program(mp: Milepost, cls: type, seen: Seen, kind: str, **options: Any) -> M
 KINDS = ["payload", "in_a_thread", "exactly_once", "batch", "typed_message", "any_message", "any_messages"]
 
 
+@pytest.mark.shard("variants", fast=["payload", "exactly_once", "any_messages"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_it_waits_for_a_program_that_knows_it(make_mp: MakeMilepost, kind: str) -> None:
     seen = Seen()
@@ -140,6 +141,7 @@ async def test_it_waits_for_a_program_that_knows_it(make_mp: MakeMilepost, kind:
         assert await rows(newer) == {}
 
 
+@pytest.mark.shard("variants", fast=["payload-failures", "batch-all"])
 @pytest.mark.parametrize("tracking", ["failures", "all"])
 @pytest.mark.parametrize("kind", ["payload", "exactly_once", "batch"])
 async def test_it_is_parked_with_that_reason_after_ten_minutes(

@@ -22,7 +22,7 @@ from support import Connection, MakeMilepost, following, positions, qualified
 M = NewMessage("happened")
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def database_url(request: pytest.FixtureRequest) -> str:
     """Both servers: what is tested here rests on what each of them does."""
     url: str = request.getfixturevalue(f"{request.param}_url")

@@ -175,6 +175,7 @@ async def test_json_values_come_back(mp: Milepost, data: Any) -> None:
     assert (await stored(mp, NewMessage("t", data))).data == data
 
 
+@pytest.mark.shard("variants", fast=["embedded-a\\x00b", "embedded-\\ud800", "embedded-nan", "embedded-data7"])
 @pytest.mark.parametrize(
     "data",
     [
@@ -217,6 +218,7 @@ async def test_properties_come_back_typed(mp: Milepost) -> None:
     assert message.properties["b"] is False
 
 
+@pytest.mark.shard("variants", fast=["embedded-1.0", "embedded-value3", "embedded--9223372036854775809"])
 @pytest.mark.parametrize("value", [1.0, None, [1], {"a": 1}, 2**63, -(2**63) - 1, b"x", "a\0", "\ud800"])
 async def test_a_value_that_is_no_property(mp: Milepost, value: Any) -> None:
     with pytest.raises(InvalidMessage, match="properties") as failure:
@@ -224,6 +226,7 @@ async def test_a_value_that_is_no_property(mp: Milepost, value: Any) -> None:
     assert failure.value.field in ("properties['bad']", "properties")
 
 
+@pytest.mark.shard("variants", fast=["embedded-1a", "embedded-and", "embedded-a'; drop table x; --"])
 @pytest.mark.parametrize(
     "name", ["", "1a", "_a", "a-b", "a b", "é", "and", "true", "a'; drop table x; --", "a\n", "x" * 513, "\0", 1]
 )
@@ -248,6 +251,7 @@ async def test_the_size_of_a_message_is_limited(mp: Milepost, make_mp: Any) -> N
             await small.append("thing-1", NewMessage("t", metadata={"x": "y" * 100}))
 
 
+@pytest.mark.shard("variants", fast=["embedded-order-42", "embedded-order", "embedded-%s-1"])
 @pytest.mark.parametrize(
     "stream", ["order-42", "order", "order-", "a-b-c", "ü-😀", "x" * 512, "a b-'\"; --", "%s-1"]
 )

@@ -101,6 +101,7 @@ async def test_types_and_patterns(shop: Milepost, types: Any, wanted: list[int])
     assert [m.position async for m in shop.read() if selection.matches(m)] == wanted
 
 
+@pytest.mark.shard("hostile", fast=["embedded-a+b", "embedded-%s"])
 @pytest.mark.parametrize("name", ["a+b", "a|b", "(a)", "a$", "^a", "a\\b", "a\nb", "é.ß", "[a]", "a{2}", "%s"])
 async def test_a_type_is_a_name_and_not_an_expression(mp: Milepost, name: str) -> None:
     await mp.append("a-1", [NewMessage(name + ".x"), NewMessage("aab.x"), NewMessage("x.x")])
@@ -109,6 +110,10 @@ async def test_a_type_is_a_name_and_not_an_expression(mp: Milepost, name: str) -
         assert [m.position async for m in mp.read() if Selection.of(types=types).matches(m)] == [1]
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=["embedded-query0-types", "embedded-query4-category", "embedded-query7-limit", "embedded-query8-since"],
+)
 @pytest.mark.parametrize(
     ("query", "field"),
     [
@@ -177,6 +182,10 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
         assert found == sorted(found, reverse="backwards" in query)
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=["embedded-numbers0-selection0", "embedded-numbers1-selection1", "embedded-numbers2-selection3"],
+)
 @pytest.mark.parametrize(
     "selection",
     [Selection(), Selection.of(category=["big", "small"]), Selection.of(types="t"), Selection.of(category="big")],
@@ -440,6 +449,7 @@ def _steps(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 class TestNothingKnown:
     """Before a table is analyzed, as after an import or in its first minute: what a page costs is bounded."""
 
+    @pytest.mark.shard("large", fast=["embedded-one-True"])
     @pytest.mark.parametrize("backwards", [False, True])
     @pytest.mark.parametrize(
         ("category", "count"),
@@ -461,6 +471,7 @@ class TestNothingKnown:
         assert sum([len(page) async for page in pages]) == count
         assert max(explaining.touched) < count / 3
 
+    @pytest.mark.shard("large", fast=["embedded-True"])
     @pytest.mark.parametrize("backwards", [False, True])
     async def test_a_long_stream(self, mp: Milepost, backwards: bool) -> None:
         """The first page may cost as much as all of it, and the last as much as what is left."""
@@ -481,6 +492,7 @@ class TestNothingKnown:
         assert len(names) == 2_000
         assert ("Seq Scan", "streams") not in explaining.scanned
 
+    @pytest.mark.shard("large", fast=["embedded-True"])
     @pytest.mark.parametrize("pages", [False, True])
     async def test_messages_at_positions(self, mp: Milepost, pages: bool) -> None:
         """All streams are not read for the names of a few: with many of them that is most of the work."""

@@ -14,7 +14,7 @@ from schemas import SECOND
 from support import Connection, MakeMilepost, qualified
 
 
-@pytest.fixture(params=["embedded", "postgresql_15"])
+@pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])
 def database_url(request: pytest.FixtureRequest) -> str:
     """Both servers: what is tested here rests on what each of them does."""
     url: str = request.getfixturevalue(f"{request.param}_url")

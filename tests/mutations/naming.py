@@ -49,10 +49,12 @@ def _assigned(body: Sequence[ast.stmt]) -> list[ast.expr]:
 
 
 def _marks(expressions: Sequence[ast.expr]) -> Iterator[str]:
-    """The shards of `pytest.mark.shard("…")`; what is said of single parameters is for these alone."""
+    """The shards of `pytest.mark.shard("…")`; what is said of single parameters or variants is for these alone."""
     for expression in expressions:
         several = expression.elts if isinstance(expression, ast.List | ast.Tuple) else [expression]
         for each in several:
             if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute) and each.func.attr == "shard":
+                if each.keywords:
+                    continue
                 [argument] = each.args
                 yield str(ast.literal_eval(argument))

@@ -18,6 +18,7 @@ def check_even(crew: Crew, subscription: int, lanes: int) -> None:
     assert sizes[-1] - sizes[0] <= 1
 
 
+@pytest.mark.shard("variants", fast=["MemoryCrew-3", "PostgresCrew-3", "AdvisoryCrew-3"])
 @pytest.mark.parametrize("lanes", [1, 2, 3, 16])
 async def test_lanes_are_shared_out_evenly_as_workers_come_and_go(crew: Crew, lanes: int) -> None:
     for _ in range(4):

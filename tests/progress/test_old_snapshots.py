@@ -119,6 +119,18 @@ async def transaction(postgres: Postgres, isolation: str) -> AsyncIterator[Conne
             await connection.rollback()
 
 
+@pytest.mark.shard(
+    "faults",
+    fast=[
+        "embedded-taken_by_another-just taken-a row-serializable",
+        "embedded-taken_and_written-written before-a cursor-read committed",
+        "embedded-fenced-just taken-a cursor-serializable",
+        "embedded-fenced_and_taken-written before-a row-serializable",
+        "embedded-moved-written before-a row-read committed",
+        "embedded-deleted-just taken-a row-read committed",
+        "embedded-log_went_back-written before-a row-read committed",
+    ],
+)
 @pytest.mark.parametrize("isolation", ["read committed", REPEATABLE_READ, "serializable"])
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("is_new", [True, False], ids=["just taken", "written before"])

@@ -43,6 +43,7 @@ async def test_they_stay_without_a_barrier_of_ones_own_that_stands(postgres: Pos
     assert await place(postgres, held.subscription, "another's") is None
 
 
+@pytest.mark.shard("variants", fast=["cursor0"])
 @pytest.mark.parametrize("cursor", [Cursor(3), Cursor(0, ((2, 3),))])
 async def test_they_stay_if_an_owner_that_was_taken_for_dead_has_written(
     postgres: PostgresKeeper, cursor: Cursor

@@ -315,6 +315,7 @@ class TestCost:
         async with await psycopg.AsyncConnection.connect(table.keeper.url, autocommit=True) as session:
             yield session
 
+    @pytest.mark.shard("large", fast=["embedded-stream"])
     @pytest.mark.parametrize("ordered_by", [None, "stream"])
     async def test_it_is_the_same_with_100_000_rows(
         self, table: Table, session: psycopg.AsyncConnection[Any], ordered_by: str | None
@@ -386,6 +387,7 @@ class TestRetrying:
         """One server is enough: nothing here is about PostgreSQL."""
         return embedded_url
 
+    @pytest.mark.shard("variants", fast=["policy0", "policy3", "policy6"])
     @pytest.mark.parametrize(
         "policy",
         [

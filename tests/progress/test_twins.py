@@ -36,6 +36,18 @@ KINDS = [kind for kind in LASTING if kind != "reordered"]
 """Only subscriptions with consumers get another order while they run, and they are no part of `Progress`."""
 
 
+@pytest.mark.shard(
+    "simulation",
+    fast=[
+        "memory-local",
+        "memory-ordered",
+        "memory-routed",
+        "memory-pinned",
+        "memory-crossed",
+        "embedded-routed",
+        "embedded-crossed",
+    ],
+)
 @pytest.mark.usefixtures("twins")
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_schedule_gives_the_same_answers(kind: str) -> None:

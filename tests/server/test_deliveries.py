@@ -86,6 +86,16 @@ class TestDeciding:
         assert done(await client.post(f"{DELIVERIES}/skip", json=body)) == {"moved": 1, "refused": {}}
         assert done(await client.get(f"{DELIVERIES}/count", params={"state": "parked"})) == {"count": 3}
 
+    @pytest.mark.shard(
+        "variants",
+        fast=[
+            "body0-exactly one of positions, all and up_to",
+            "body4-takes no state",
+            "body7-a number from 0 on",
+            "body9-an empty list",
+            "body11-Invalid enum value",
+        ],
+    )
     @pytest.mark.parametrize(
         ("body", "words"),
         [

@@ -76,6 +76,10 @@ def test_fields_have_the_words_of_their_source(description: dict[str, Any]) -> N
     assert schemas["Delivery"]["properties"]["size"]["description"] == "Of its message, in bytes."
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=["SubscriptionToCreate-strategy-words0", "RetryPolicy-factor-words4", "DeliveriesToDecide-up_to-words6"],
+)
 @pytest.mark.parametrize(
     ("name", "field", "words"),
     [
@@ -115,6 +119,7 @@ def test_parameters_say_what_is_taken(
     assert words.items() <= parameter["schema"].items()
 
 
+@pytest.mark.shard("variants", fast=["beginning-True", "2026-03-01T12:00:00Z-True", "-1-False"])
 @pytest.mark.parametrize(
     ("place", "is_one"),
     [
@@ -207,6 +212,7 @@ BOUNDED = settings(
 
 
 # The server runs in this process: while hypothesis makes an example, it may draw a number of its own.
+@pytest.mark.shard("hostile", fast=["positive-2"])
 @pytest.mark.filterwarnings("ignore:Do not use the `random` module inside strategies")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("examples", [QUICK, THOROUGH])

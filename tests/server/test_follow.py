@@ -107,6 +107,7 @@ async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
                 pass
 
 
+@pytest.mark.shard("variants", fast=["revoked"])
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_token_that_is_revoked_ends_it(
     mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str

@@ -61,6 +61,7 @@ def coming_back(way: str, id: str) -> dict[str, Any]:
     return {"headers": {"last-event-id": id}} if way == "Last-Event-ID" else {"params": {"after": id}}
 
 
+@pytest.mark.shard("variants", fast=["Last-Event-ID"])
 @pytest.mark.parametrize("way", ["Last-Event-ID", "after"])
 async def test_whoever_comes_back_to_a_server_that_knows_nothing(
     mp: Milepost, make_mp: MakeMilepost, serve: Serve, disk: Lossy, way: str
@@ -164,6 +165,7 @@ async def test_now_leaves_out_nothing_that_an_open_transaction_holds_back(
                     assert (await events.block())["id"].startswith("2-")
 
 
+@pytest.mark.shard("variants", fast=["Last-Event-ID-4", "after-9223372036854775807"])
 @pytest.mark.parametrize("after", [4, 1000, LAST])
 @pytest.mark.parametrize("way", ["Last-Event-ID", "after"])
 async def test_a_position_beyond_the_head(mp: Milepost, serve: Serve, way: str, after: int) -> None:
@@ -186,6 +188,7 @@ async def messages_after(mp: Milepost, events: Events) -> list[tuple[int, str]]:
     return await messages(events, 1)
 
 
+@pytest.mark.shard("hostile", fast=["2-00000000"])
 @pytest.mark.parametrize("id", ["2-00000000", f"{LAST}-ffffffff", "0-00000000", ".".join(["3-12345678"] * 32)])
 async def test_ids_that_no_event_had(mp: Milepost, serve: Serve, id: str) -> None:
     """What they name is not in the log: it is given from the beginning."""

@@ -64,6 +64,7 @@ def text(request: pytest.FixtureRequest) -> str:
 class TestStored:
     """What can be stored comes back as it is."""
 
+    @pytest.mark.shard("hostile", fast=["SQL", "a header", "512 bytes"])
     async def test_in_a_message(self, mp: Milepost, client: httpx.AsyncClient, text: str) -> None:
         stream = f"order-{text}"[:512]
         body = {
@@ -86,6 +87,7 @@ class TestStored:
             [again] = done(await client.get("/v1/messages", params={"where": where}))["messages"]
             assert again == found
 
+    @pytest.mark.shard("hostile", fast=["SQL", "percent signs", "other scripts"])
     async def test_in_the_names_of_subscriptions(self, mp: Milepost, client: httpx.AsyncClient, text: str) -> None:
         answer = await client.post("/v1/subscriptions", json={"name": text})
         if "/" in text:
@@ -100,6 +102,7 @@ class TestStored:
         assert sum(line.startswith("milepost_lag_positions{") for line in metrics.splitlines()) == 1
         assert (await client.delete(path)).status_code == 204
 
+    @pytest.mark.shard("hostile", fast=["SQL", "encoded slashes", "control characters"])
     async def test_in_what_is_looked_for(self, mp: Milepost, client: httpx.AsyncClient, text: str) -> None:
         await mp.create_subscription("shipping")
         base = "/v1/subscriptions/default/shipping"

@@ -252,6 +252,9 @@ CHUNKED = (
 class TestWhatStandsAroundPiecesOfABody:
     """Trailers, and what may stand behind the size of a piece: nobody wants it, and it has no end."""
 
+    @pytest.mark.shard(
+        "hostile", fast=["local-trailers-many", "local-size-a long one", "tokens-trailers-a long one"]
+    )
     @pytest.mark.parametrize("more", [b"X: y\r\n" * 50_000, b"X: " + b"y" * 300_000], ids=["many", "a long one"])
     @pytest.mark.parametrize("body", [b'c\r\n{"type":"a"}\r\n0\r\n', b"1\r\n{\r\n1;"], ids=["trailers", "size"])
     @pytest.mark.parametrize("access", ["local", "tokens"])
@@ -304,6 +307,7 @@ async def test_too_many_connections(serve: Serve) -> None:
         assert (await client.get("/healthz")).status_code == 200
 
 
+@pytest.mark.shard("hostile", fast=["GET /healthz HTTP/1.1\\r\\nHost: local"])
 @pytest.mark.parametrize(
     "said", [b"", b"GET /healthz HTTP/1.1\r\nHost: local", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 )
@@ -366,6 +370,7 @@ class TestBeforeTlsHasBegun:
         certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
         return Certificate(str(certificate), str(key))
 
+    @pytest.mark.shard("hostile", fast=["GET / HTTP/1.1\\r\\n\\r\\n"])
     @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x40\x00x", b"GET / HTTP/1.1\r\n\r\n"])
     async def test_time_runs(self, serve: Serve, certificate: Certificate, said: bytes) -> None:
         server = await serve(tls=certificate, head_seconds=0.1)

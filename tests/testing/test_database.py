@@ -329,6 +329,7 @@ async def test_a_follower_goes_on_after_an_advance(
         await following.aclose()
 
 
+@pytest.mark.shard("variants", fast=["-1"])
 @pytest.mark.parametrize("seconds", [-1, float("nan"), "60"])
 async def test_only_forwards(milepost_db: MilepostDB, seconds: Any) -> None:
     with pytest.raises(ValueError, match="advance: a number of seconds"):

@@ -93,6 +93,7 @@ def at_length(name: str, test: str, words: list[str]) -> Any:
     return pytest.param(test, words, id=name, marks=pytest.mark.shard("processes"))
 
 
+@pytest.mark.shard("processes", fast=["anyio alone"])
 @pytest.mark.parametrize(
     ("test", "words"),
     [

@@ -95,6 +95,7 @@ class TestSettings:
             assert (first.closed, second.closed) == (None, None)
         assert (await mp.manage("shipping").info()).lag.positions == 0
 
+    @pytest.mark.shard("variants", fast=["pinned"])
     @pytest.mark.parametrize("strategy", ["pinned", "pinned_by_correlation", "dispatch_to_single"])
     async def test_a_strategy_while_messages_wait_for_room(self, mp: Milepost, strategy: str) -> None:
         await mp.create_subscription("shipping")
@@ -455,6 +456,7 @@ COMMANDS: dict[str, Callable[[ManagedSubscription, float], Coroutine[Any, Any, A
 class TestWhatFails:
     """A command that is not confirmed does nothing: whoever takes from the subscription goes on."""
 
+    @pytest.mark.shard("variants", fast=["delete"])
     @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
     async def test_others_get_messages_at_once(self, mp: Milepost, command: Any) -> None:
         await mp.create_subscription("shipping")
@@ -471,6 +473,7 @@ class TestWhatFails:
 class TestWhatTakesLong:
     """While a command waits for a delivery that takes long, the other consumers go on."""
 
+    @pytest.mark.shard("variants", fast=["move"])
     @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
     async def test_others_get_messages_meanwhile(
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: Any

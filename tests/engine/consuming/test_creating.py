@@ -89,6 +89,7 @@ async def test_every_option_is_shown_back(mp: Milepost) -> None:
     assert await settings_of(mp) == SHOWN
 
 
+@pytest.mark.shard("variants", fast=["category", "where", "retry", "strategy", "window", "keep_done"])
 @pytest.mark.parametrize("option", [option for option in OTHERS if option != "start"])
 async def test_each_option_can_be_changed_and_the_others_stay(mp: Milepost, option: str) -> None:
     await mp.create_subscription("shipping")
@@ -168,6 +169,16 @@ class TestRefused:
         with pytest.raises(TypeError, match=problem):
             await mp.create_subscription("shipping", **options)
 
+    @pytest.mark.shard(
+        "variants",
+        fast=[
+            "options0-timeout: a number of seconds, more than 0, is wanted",
+            'options2-strategy: "round_robin" or "dispatch_to_single"',
+            "options5-window: a whole number from 1 to 2,147,483,647 is wanted, not 2147483648",
+            'options11-on_park: "block" or "continue" is wanted',
+            "options12-a function cannot be stored: use by_property",
+        ],
+    )
     @pytest.mark.parametrize(
         ("options", "problem"),
         [

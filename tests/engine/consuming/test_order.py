@@ -12,6 +12,7 @@ from milepost import Milepost, NewMessage, Retry, by_correlation, by_property
 STRATEGIES = ("round_robin", "dispatch_to_single", "pinned", "pinned_by_correlation")
 
 
+@pytest.mark.shard("variants", fast=["round_robin"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_while_a_message_of_a_key_is_unsettled_no_later_one_is_handed_out(
     mp: Milepost, strategy: str
@@ -61,6 +62,7 @@ def _order(customer: int) -> NewMessage:
     return NewMessage("placed", properties={"customer": customer})
 
 
+@pytest.mark.shard("variants", fast=["block"])
 @pytest.mark.parametrize("on_park", ["block", "continue"])
 async def test_a_parked_message_holds_its_key_or_lets_it_go_on(mp: Milepost, on_park: str) -> None:
     await mp.create_subscription("shipping", ordered_by="stream", on_park=on_park)

@@ -132,6 +132,7 @@ async def test_extend_gives_more_time(mp: Milepost) -> None:
             await second.extend(60)
 
 
+@pytest.mark.shard("variants", fast=["0", "nan"])
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
 async def test_extend_by_nothing(mp: Milepost, seconds: float) -> None:
     await mp.create_subscription("shipping")
@@ -236,6 +237,7 @@ class TestBlock:
         assert row.due is not None
         assert "position 1 of order-0: failed at attempt 1" in caplog.text
 
+    @pytest.mark.shard("variants", fast=["error0-rows0", "error2-rows2", "error3-rows3"])
     @pytest.mark.parametrize(
         ("error", "rows"),
         [

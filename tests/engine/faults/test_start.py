@@ -76,6 +76,7 @@ async def handled(
     return sorted(seen)
 
 
+@pytest.mark.shard("faults", fast=["True"])
 @pytest.mark.parametrize("restarts", [False, True])
 async def test_now_is_what_was_not_visible_then(
     mp: Milepost, make_mp: MakeMilepost, database_url: str, restarts: bool

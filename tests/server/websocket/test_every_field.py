@@ -80,6 +80,7 @@ def test_every_frame_and_field_is_there() -> None:
         assert place in places, places
 
 
+@pytest.mark.shard("hostile", fast=["NUL"])
 @pytest.mark.parametrize("value", values(fast=["NUL", "deep lists"]))
 async def test_in_a_hello(mp: Milepost, server: Serving, value: str) -> None:
     async with asyncio.TaskGroup() as group:
@@ -88,6 +89,7 @@ async def test_in_a_hello(mp: Milepost, server: Serving, value: str) -> None:
     await _is_served(mp, server)
 
 
+@pytest.mark.shard("hostile", fast=["NUL"])
 @pytest.mark.parametrize("value", values(fast=["NUL", "more than 64 bits"]))
 async def test_in_any_other_frame(mp: Milepost, server: Serving, value: str) -> None:
     """From somebody who has a delivery, so that it comes as far as it can."""

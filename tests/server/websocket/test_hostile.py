@@ -76,6 +76,7 @@ async def is_served(mp: Milepost, server: Serving | ServerProcess, first: int) -
         await talk.expect("settled", ref=1, refused=[])
 
 
+@pytest.mark.shard("hostile", fast=["nonsense", '"text"'])
 @pytest.mark.parametrize(
     "frame",
     ["", "nonsense", "[]", "5", "null", '"text"', '{"type": "ping"', "[" * 100_000, '{"a":' * 100_000, "\ufeff{}"],
@@ -196,6 +197,7 @@ async def has_stored(mp: Milepost, word: str) -> bool:
     return [row.reason for row in rows] == [word, word]
 
 
+@pytest.mark.shard("hostile", fast=["default/%00"])
 @pytest.mark.parametrize("path", ["default/%00", "default/%ff"])
 async def test_paths_that_are_no_text(server: Serving, path: str) -> None:
     with pytest.raises(InvalidStatus) as refused:
@@ -204,6 +206,7 @@ async def test_paths_that_are_no_text(server: Serving, path: str) -> None:
     assert refused.value.response.status_code == 400
 
 
+@pytest.mark.shard("hostile", fast=["path0"])
 @pytest.mark.parametrize("path", ["default/" + "x" * 5000, "a/b%2Fc", "a/%25", "a/';--"])
 async def test_names_that_nothing_has(server: Serving, path: str) -> None:
     async with talking(server.address, path) as talk:
