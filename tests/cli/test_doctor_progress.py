@@ -120,6 +120,7 @@ def test_an_older_schema(run: Run, ran: Milepost, execute: Execute) -> None:
 
 
 class TestWorkers:
+    @pytest.mark.shard("processes")
     def test_one_that_was_killed(self, run: Run, start: Start, tmp_path: Path) -> None:
         (tmp_path / "shop.py").write_text(PROGRAM)
         program = start("run", "shop:mp", cwd=tmp_path)

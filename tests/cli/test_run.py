@@ -128,6 +128,7 @@ async def test_a_program_runs_until_a_signal(mp: Milepost, start: Start, shop: S
     assert list(owned) == [(0,)]
 
 
+@pytest.mark.shard("processes")
 async def test_what_a_terminal_would_obey_is_spelled_out(mp: Milepost, start: Start, shop: Shop) -> None:
     program = start("run", "shop:mp", cwd=shop.folder)
     await mp.append("order-odd", NewMessage("odd"))
@@ -168,9 +169,8 @@ async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> 
     assert not shop.alive()
 
 
-@pytest.mark.parametrize(
-    "options", [[], pytest.param(["--health", "127.0.0.1:0"], marks=pytest.mark.shard("processes"))]
-)
+@pytest.mark.shard("processes")
+@pytest.mark.parametrize("options", [[], ["--health", "127.0.0.1:0"]])
 async def test_processes_end_in_order_when_the_first_one_is_killed(
     mp: Milepost, start: Start, shop: Shop, options: list[str]
 ) -> None:
@@ -187,7 +187,8 @@ async def test_processes_end_in_order_when_the_first_one_is_killed(
     assert list(owned) == [(0,)]
 
 
-@pytest.mark.parametrize("killed", [False, pytest.param(True, marks=pytest.mark.shard("processes"))])
+@pytest.mark.shard("processes")
+@pytest.mark.parametrize("killed", [False, True])
 async def test_processes_that_are_told_twice_to_end_finish_what_runs(
     mp: Milepost, start: Start, shop: Shop, *, killed: bool
 ) -> None:
@@ -256,6 +257,7 @@ async def test_its_subscriptions_are_said_when_it_is_connected(
     assert (await end(program, signal.SIGTERM)).out == ""
 
 
+@pytest.mark.shard("processes")
 async def test_what_a_person_does_to_a_subscription_is_said(mp: Milepost, start: Start, shop: Shop) -> None:
     program = start("run", "shop:mp", cwd=shop.folder)
     await until_handled(mp, shop, 1)

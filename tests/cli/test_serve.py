@@ -37,6 +37,7 @@ async def test_it_serves_until_a_signal(mp: Milepost, start: Start) -> None:
         assert (outcome.status, outcome.err) == (0, "")
 
 
+@pytest.mark.shard("processes")
 async def test_it_says_that_other_servers_send_nobody_to_this_machine(mp: Milepost, start: Start) -> None:
     """Its database is elsewhere, and it listens where only this machine reaches it."""
     hosts = f"{conninfo_to_dict(mp.url)['host']},db.invalid"

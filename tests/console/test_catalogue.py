@@ -144,6 +144,7 @@ async def test_an_empty_correlation_relates_nothing(mp: Milepost) -> None:
     assert (chain.correlation, [link.type for link in chain.links]) == (None, ["two"])
 
 
+@pytest.mark.shard("browser")
 async def test_one_finds_the_way_from_categories_to_a_message(site: Site, page: Page, mp: Milepost) -> None:
     await mp.append("way-1", NewMessage("way.<b a&lt;"))
     await page.goto(site.path("log"))

@@ -35,6 +35,7 @@ async def test_an_empty_log_says_how_to_begin(site: Site, page: Page) -> None:
     await assert_readable(page)
 
 
+@pytest.mark.shard("browser")
 async def test_messages_are_read_newest_first_and_in_pages(site: Site, page: Page, mp: Milepost) -> None:
     for number in range(3):
         last = await mp.append(f"paged-{number}", [NewMessage("paged.a", {"n": n}) for n in range(20)])
@@ -190,6 +191,7 @@ async def test_more_than_can_be_read_is_counted_and_not_sent(site: Site, page: P
     await assert_positions(page, *range(last.position, last.position - 50, -1))
 
 
+@pytest.mark.shard("browser")
 async def test_a_message_is_shown_with_all_it_has(site: Site, page: Page, mp: Milepost) -> None:
     first = await mp.append("shown-1", NewMessage("shown.first"))
     appended = await mp.append(

@@ -42,6 +42,7 @@ async def test_what_happens_arrives_without_a_reload(site: Site, page: Page, mp:
     await expect(row).to_have_count(0)
 
 
+@pytest.mark.shard("browser")
 async def test_who_holds_the_horizon_is_named_while_that_lasts(site: Site, page: Page, mp: Milepost) -> None:
     """It comes without a reload, on a page that follows and on one that does not."""
     await page.goto(site.path())

@@ -271,6 +271,7 @@ async def test_every_dialog_is_accessible(site: Site, page: Page, mp: Milepost) 
         await page.keyboard.press("Escape")
 
 
+@pytest.mark.shard("browser")
 async def test_a_name_is_only_text(site: Site, page: Page, mp: Milepost) -> None:
     name = "<img src=x onerror=alert(1)>\"'& %2F? 100%"
     await mp.create_subscription(name, where='region == "</script><script>alert(1)</script>"')

@@ -217,6 +217,7 @@ class TestHandlers:
         async with mp.running():
             await until(lambda: wanted <= set(seen), 60)
 
+    @pytest.mark.shard("faults")
     async def test_one_that_is_declared_again_waits_for_what_runs_of_it(
         self, make_mp: MakeMilepost, server: Lossy
     ) -> None:
@@ -259,6 +260,7 @@ class TestHandlers:
             await until(lambda: started[-1] == 2, 60)
         assert most == 1
 
+    @pytest.mark.shard("faults")
     async def test_a_definition_that_is_lost_is_declared_again(self, make_mp: MakeMilepost, server: Lossy) -> None:
         """What the older one does not select is handled."""
         seen: Seen = []

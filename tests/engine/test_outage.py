@@ -70,6 +70,7 @@ def failing(mp: Milepost, count: int) -> Callable[[], bool]:
     return lambda: outage.failures >= before + count
 
 
+@pytest.mark.shard("faults")
 async def test_two_lines_are_logged(
     server: Server, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -229,6 +229,7 @@ async def test_a_size_is_that_of_what_is_read(mp: Milepost, together: bool) -> N
     assert short.size < 100
 
 
+@pytest.mark.shard("large")
 async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement looks at a bounded range; the ranges join without gap or repetition."""
     monkeypatch.setattr(reader, "FIRST_SPAN", 7)
@@ -245,6 +246,7 @@ async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pyte
         assert await positions(mp, **query, limit=3) == wanted[:3]
 
 
+@pytest.mark.shard("large")
 async def test_memory_stays_flat_whatever_the_size(mp: Milepost) -> None:
     for number in range(40):
         await mp.append(f"a-{number}", [NewMessage("t", "x" * 10_000)] * 100)
@@ -379,6 +381,7 @@ class TestPlans:
         assert index in plan
         assert "Seq Scan on messages" not in plan
 
+    @pytest.mark.shard("large")
     async def test_several_streams(self, mp: Milepost) -> None:
         plan = await self.plan(mp, Query(Selection.of(stream=["c7-7", "c8-8"])))
         assert "messages_stream" in plan
@@ -484,6 +487,7 @@ class TestNothingKnown:
         assert len(explaining.touched) <= 32
         assert max(explaining.touched[1:]) <= 120
 
+    @pytest.mark.shard("large")
     async def test_names_are_found_by_an_index(self, mp: Milepost) -> None:
         """In a few streams PostgreSQL may look at all: that takes milliseconds. In these it took half a second."""
         await fill(mp, streams=5_000)

@@ -298,6 +298,7 @@ async def end_listeners(mp: Milepost) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.shard("faults")
 async def test_a_follower_outlives_an_outage(server: Server) -> None:
     async with Milepost(server.url()) as mp:
         follower = Follower(mp)

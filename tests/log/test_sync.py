@@ -501,6 +501,7 @@ def test_a_signal_ends_the_wait_for_a_message(sync: SyncMilepost) -> None:
         next(following)
 
 
+@pytest.mark.shard("processes")
 def test_a_signal_ends_the_wait_for_handlers(make_mp: MakeMilepost) -> None:
     mp = make_mp()
 

@@ -461,6 +461,7 @@ class TestCosts:
                 await connection.rollback()
                 assert found <= most, (statement, question)
 
+    @pytest.mark.shard("large")
     async def test_some_rows_of_another_subscription(self, postgres: PostgresKeeper, owner: Owner) -> None:
         await self.write_beside_another(postgres, owner, 10_000)
 
@@ -486,6 +487,7 @@ class TestCosts:
                     blocks = await self.blocks(connection, statement, self.parameters(owner, []))
             assert blocks <= 60
 
+    @pytest.mark.shard("large")
     async def test_how_one_stands_beside_some_rows(self, postgres: PostgresKeeper, owner: Owner) -> None:
         await self.look_beside(postgres, owner, 10_000, revisions=200)
 
@@ -534,6 +536,7 @@ class TestCosts:
                 [subscription],
             )
 
+    @pytest.mark.shard("large")
     async def test_a_snapshot_held_open_for_some_writes(self, postgres: PostgresKeeper, owner: Owner) -> None:
         await self.write_under_a_snapshot(postgres, owner, 800)
 

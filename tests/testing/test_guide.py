@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from testing.project import Project
 
 pytest_plugins = "pytester"
@@ -11,6 +13,7 @@ GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "testing.md"
 FILE = re.compile(r"^```py\n# (\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.shard("processes")
 def test_the_project_of_the_guide(project: Project, embedded_url: str) -> None:
     text = GUIDE.read_text()
     files = FILE.findall(text)

@@ -551,6 +551,7 @@ class TestForce:
             await mp.manage("shipping").resume()
             assert [each.attempt for each in await take(consumer, 1)] == [2]
 
+    @pytest.mark.shard("variants")
     async def test_a_move(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping", capacity=2) as consumer:
@@ -572,6 +573,7 @@ class TestForce:
             found = [(each.position, each.replay) for each in await take(consumer, 3)]
             assert found == [(1, True), (2, True), (3, False)]
 
+    @pytest.mark.shard("variants")
     async def test_a_delete(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping") as consumer:

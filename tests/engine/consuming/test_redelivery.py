@@ -31,6 +31,7 @@ class TestTimeOut:
         [parked] = [each async for each in mp.manage("shipping").deliveries(state="parked")]
         assert (parked.reason, parked.attempts, parked.consumer) == ("timed out", 3, consumer.name)
 
+    @pytest.mark.shard("variants")
     async def test_with_a_grain_finer_than_a_second(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", timeout=0.02, retry=Retry(delay=0, jitter=0))
         await orders(mp, 1)
@@ -312,6 +313,7 @@ class TestParked:
         [row] = [each async for each in mp.manage("shipping").deliveries()]
         assert row.total == 3
 
+    @pytest.mark.shard("large")
     async def test_a_thousand_retried_at_once_are_loaded_some_at_a_time(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", window=40)
         await orders(mp, 300)

@@ -128,6 +128,7 @@ async def _unrouted(mp: Milepost, count: int) -> bool:
 
 
 class TestProcesses:
+    @pytest.mark.shard("faults")
     async def test_take_over_at_once_after_sigterm(self, mp: Milepost, start: Start) -> None:
         await mp.create_subscription("shipping", lease=3600, timeout=3600)
         first = start()

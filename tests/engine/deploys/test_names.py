@@ -16,6 +16,7 @@ async def names(mp: Milepost) -> list[str]:
     return [info.name for info in await mp.subscriptions()]
 
 
+@pytest.mark.shard("deploys")
 async def test_a_rename_goes_on_where_it_was_while_old_processes_run(
     mp: Milepost, deploy: Deploy, load: Load
 ) -> None:

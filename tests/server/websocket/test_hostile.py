@@ -141,6 +141,7 @@ async def test_too_many_fragments(mp: Milepost, server: Serving) -> None:
     await is_served(mp, server, 0)
 
 
+@pytest.mark.shard("hostile")
 async def test_hostile_words_in_every_field(mp: Milepost, server: Serving) -> None:
     """They are stored as they are, or refused, and break out of nothing."""
     word = "'; drop table messages; --\r\n\x01\u202e\U0001f4a5\0"
@@ -281,6 +282,7 @@ def _read_to(connection: socket.socket, wanted: bytes) -> None:
         found += piece
 
 
+@pytest.mark.shard("hostile")
 async def test_who_asks_and_never_reads_the_answers(mp: Milepost, serve: Serve) -> None:
     server = await serve(stalled_seconds=0.5)
     async with silent_one(server.address) as silent:
