@@ -37,6 +37,10 @@ def test_the_same_id_again_is_a_duplicate(run: Run) -> None:
     run("append", "order-1", "t", "2", "--id", ID).refused("other content")
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=["12-12", "9223372036854775807-9223372036854775807", "true-True", "01234-01234", "1.5-1.5", '"123"-123'],
+)
 @pytest.mark.parametrize(
     ("word", "value"),
     [
@@ -65,6 +69,7 @@ def test_what_the_value_of_a_property_means(run: Run, word: str, value: object) 
     assert type(properties["p"]) is type(value)
 
 
+@pytest.mark.shard("variants", fast=["any-True", "stream-exists-True", "1-False"])
 @pytest.mark.parametrize(
     ("expected", "appended"),
     [("any", True), ("2", True), ("stream-exists", True), ("no-stream", False), ("1", False), ("0", False)],
@@ -134,6 +139,22 @@ HOSTILE = {
 }
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "bad JSON",
+        "NaN",
+        "number too large",
+        "NUL in the payload",
+        "payload too large",
+        "empty stream",
+        "stream that is not UTF-8",
+        "empty type",
+        "type missing",
+        "unknown option",
+        "property without value",
+    ],
+)
 @pytest.mark.parametrize("case", HOSTILE)
 def test_what_cannot_be_appended_is_refused_in_one_line(run: Run, case: str) -> None:
     words, said = HOSTILE[case]

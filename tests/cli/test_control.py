@@ -79,6 +79,7 @@ def test_a_replay(run: Run, shop: Milepost, seen: Seen) -> None:
     assert sorted(seen) == [(position, True) for position in range(3, 9)]
 
 
+@pytest.mark.shard("variants", fast=["yesterday", "1.5"])
 @pytest.mark.parametrize("place", ["yesterday", "-1", "1.5", "99999999999999999999"])
 def test_to_nowhere(run: Run, shop: Milepost, place: str) -> None:
     refused = run("subscriptions", "move", "shop/invoices", "--yes", "--", place)

@@ -129,6 +129,17 @@ def test_one_that_is_there(run: Run) -> None:
     run("subscriptions", "create", "shipping", "--if-exists", "replace").refused('"update", "error" or "ignore"')
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "words0-timeout: a number of seconds, more than 0, is wanted, not 0.0",
+        "words4-factor is a number from 1 to 1,000,000, not 0.5",
+        "words7-none, stream, correlation or property:NAME is wanted",
+        "words9-a time such as 2026-03-01T12:00:00Z is wanted",
+        "words10-filter, at character 4",
+        "words12---timeout",
+    ],
+)
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -180,6 +191,7 @@ def test_with_handlers(run: Run, make_mp: MakeMilepost) -> None:
     )
 
 
+@pytest.mark.shard("processes")
 async def test_consumers_go_on_while_it_changes(run: Run, start: Start, mp: Milepost) -> None:
     run("subscriptions", "create", "shipping", "--where", "n == 1").done()
     async with mp.consumer("shipping") as consumer:
@@ -192,6 +204,7 @@ async def test_consumers_go_on_while_it_changes(run: Run, start: Start, mp: Mile
         assert (await anext(consumer)).position == 3
 
 
+@pytest.mark.shard("processes")
 async def test_who_stands_by_is_shown(start: Start, mp: Milepost, make_mp: MakeMilepost) -> None:
     await mp.create_subscription("shipping")
     async with make_mp() as other, mp.consumer("shipping"), other.consumer("shipping") as second:

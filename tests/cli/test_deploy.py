@@ -41,6 +41,7 @@ async def handled(folder: Path, count: int) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.shard("deploys")
 async def test_what_changes_is_printed_at_start(mp: Milepost, start: Start, tmp_path: Path) -> None:
     write(tmp_path, "first", category='"order"', where='"amount >= 100"', lanes="4", lease="20")
     changed = {"category": '["order", "mail"]', "where": '"amount >= 200"', "lanes": "4", "lease": "20"}

@@ -203,6 +203,7 @@ def test_a_user_who_may_read_a_little(run: Run, log: None, database_url: str, sc
     assert "lacks execute on life, execute on mark_sleep, select on messages_position_seq: " in found["finding"]
 
 
+@pytest.mark.shard("variants", fast=["appender-may append", "worker-run subscriptions"])
 @pytest.mark.parametrize(
     ("role", "may"),
     [

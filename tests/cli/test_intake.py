@@ -117,6 +117,20 @@ HOSTILE = {
 }
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "no JSON",
+        "an array",
+        "no stream",
+        "a misspelt field",
+        "a nested property",
+        "a NUL in the payload",
+        "bytes that are not UTF-8",
+        "a line too long",
+        "a line that never ends",
+    ],
+)
 @pytest.mark.parametrize("case", HOSTILE)
 def test_a_line_that_cannot_be_appended_is_named(run: Run, case: str) -> None:
     text, said = HOSTILE[case]

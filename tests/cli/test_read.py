@@ -28,6 +28,19 @@ def filled(run: Run) -> None:
     run("append", "--batch", "1", stdin="\n".join(map(json.dumps, text)).encode()).done()
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "words0-positions0",
+        "words2-positions2",
+        "words5-positions5",
+        "words8-positions8",
+        "words11-positions11",
+        "words14-positions14",
+        "words17-positions17",
+        "words20-positions20",
+    ],
+)
 @pytest.mark.parametrize(
     ("words", "positions"),
     [
@@ -67,6 +80,21 @@ def test_since_a_moment(run: Run) -> None:
     assert [line["version"] for line in run("read", "--json", "--since", later).lines] == [2]
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "words0---after",
+        "words3---follow",
+        "words4-one stream",
+        "words6---since",
+        "words8---limit",
+        "words10-exclude",
+        "words12-empty",
+        "words16-surrogate",
+        "words18-filter, at character 4",
+        "words19-did you mean",
+    ],
+)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -221,6 +221,7 @@ def test_everything_is_told_and_rolled_back(
     assert contents() == before
 
 
+@pytest.mark.shard("variants", fast=["fails-1-said0", "parks-1-said2", "puts off-1-said4", "expects-1-said6"])
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
@@ -330,6 +331,7 @@ def test_what_it_prints_is_shown_when_it_does(log: SyncMilepost, started: Starte
     assert program.end().status == 0
 
 
+@pytest.mark.shard("variants", fast=["mails-placed-amount > 10 is false (amount is 3)"])
 @pytest.mark.parametrize(
     ("name", "type", "why"),
     [
@@ -405,6 +407,16 @@ def test_a_schema_is_left_as_it_is(
     assert not rows
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "words0-did you mean 'balances'?",
+        "words2-there is no message at position 99; the log ends at 2",
+        "words3-POSITION",
+        "words6-the debugger is for a person",
+        "words8-none of its 2 handlers takes type 'other'",
+    ],
+)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -43,6 +43,7 @@ def check_results(kind: str, seeds: range) -> None:
         assert str(replay(*drawn(kind, seed))) == str(replay(*drawn(kind, seed)))
 
 
+@pytest.mark.shard("simulation")
 def test_a_few_calls_of_each_kind_give_the_same_results_in_another_process() -> None:
     one, other = (_traced(",".join(KINDS), 3, hash_seed) for hash_seed in ("1", "2"))
     assert one == other

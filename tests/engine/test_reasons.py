@@ -74,6 +74,7 @@ class TestCancelled:
         assert "ValueError: because" in error
         assert error.index("ValueError: because") < error.index("CancelledError: the pool is closed")
 
+    @pytest.mark.shard("variants", fast=["on_the_loop"])
     @pytest.mark.parametrize("declare", ON_THE_LOOP)
     async def test_on_the_loop(self, mp: Milepost, declare: Declare) -> None:
         async def fetch() -> None:
@@ -94,6 +95,7 @@ class TestCancelled:
 class TestTimeOut:
     """Whoever looks for the cause of a time-out sees what the handler was waiting for."""
 
+    @pytest.mark.shard("variants", fast=["on_the_loop"])
     @pytest.mark.parametrize("declare", ON_THE_LOOP)
     async def test_on_the_loop(self, mp: Milepost, declare: Declare) -> None:
         async def call_the_bank() -> None:

@@ -862,6 +862,7 @@ async def test_what_it_says_is_done_is_what_was_handled(make_mp: MakeMilepost, s
     assert {each.message.position for each in found if each.state == "done"} == handled
 
 
+@pytest.mark.shard("variants", fast=["None", "order2"])
 @pytest.mark.parametrize("order", [None, by_correlation, by_property("customer")])
 async def test_orders_that_are_not_the_streams(mp: Milepost, order: Any) -> None:
     handler = Blocking()

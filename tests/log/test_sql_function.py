@@ -182,6 +182,10 @@ def test_invalid_messages_are_refused(mp: Milepost, session: Session) -> None:
     assert mp.sync.last("order-1") == 0
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=["embedded-messages0", "embedded-messages2", "postgresql_15-messages0", "postgresql_15-messages2"],
+)
 @pytest.mark.parametrize("messages", [[], {}, {"type": "a"}, 1, None])
 def test_messages_are_an_array(session: Session, messages: Any) -> None:
     with pytest.raises(errors.InvalidParameterValue, match="messages: an array of at least one message"):

@@ -399,7 +399,7 @@ def each_way_to_end() -> Iterator[Any]:
         "in-a-loop": f"import asyncio\nasync def f(): {append}; print(mp.sync.head())\nasyncio.run(f())",
     }
     for name, program in programs.items():
-        marks = [] if name in ("call", "open-follow", "thread") else [pytest.mark.shard("processes")]
+        marks = [] if name in ("open-follow", "thread") else [pytest.mark.shard("processes")]
         yield pytest.param(program, id=name, marks=marks)
 
 

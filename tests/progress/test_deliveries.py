@@ -276,6 +276,7 @@ class TestCosts:
         found = {(plan["Node Type"], plan.get("Index Name"))} if is_read else set()
         return found.union(*(self.nodes(child) for child in plan.get("Plans", ())))
 
+    @pytest.mark.shard("large", fast=["embedded-False"])
     @pytest.mark.parametrize("is_planned_before", [False, True])
     async def test_rows_of_every_kind(
         self, postgres: PostgresKeeper, deliveries: PostgresDeliveries, owner: Owner, is_planned_before: bool

@@ -135,6 +135,16 @@ async def post(client: httpx.AsyncClient, path: str, body: bytes) -> httpx.Respo
     return await client.post(path, content=body, headers={"content-type": "application/json"})
 
 
+@pytest.mark.shard(
+    "variants",
+    fast=[
+        "body0-body-type",
+        "body3-dat-did you mean 'data'",
+        "body5-properties['x']-64 bits",
+        "body8-id-is not a UUID",
+        "body10-[1].type-Expected `str`",
+    ],
+)
 @pytest.mark.parametrize(
     ("body", "field", "words"),
     [

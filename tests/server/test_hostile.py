@@ -171,6 +171,19 @@ class TestRefused:
     async def test_what_is_not_utf8_in_an_address(self, client: httpx.AsyncClient, path: str) -> None:
         problem(await client.get(path), INVALID, "UTF-8")
 
+    @pytest.mark.shard(
+        "hostile",
+        fast=[
+            "\\xff",
+            '{"type": "a", "data": "\\ud800"}',
+            "\\xef\\xbb\\xbf{}",
+            "[null]",
+            "{'type': 'a'}",
+            '{"type": "a", "data": NaN}',
+            '{"type": "a", "data": 1e999999999}',
+            '{"type": "a", "properties": {"p": 99999999999999999999}}',
+        ],
+    )
     @pytest.mark.parametrize(
         "content",
         [
