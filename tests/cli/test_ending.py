@@ -163,6 +163,7 @@ def test_an_error_that_nobody_foresaw(run: Run, monkeypatch: pytest.MonkeyPatch)
     assert "Traceback" in run("read").err
 
 
+@pytest.mark.shard("processes")
 def test_closed_streams(shell: Shell, run: Run) -> None:
     run("append", "a-1", "t", "1").done()
     assert shell("milepost read >&-").err == ""

@@ -156,6 +156,7 @@ async def test_a_killed_process_comes_back(
     assert not shop.alive()
 
 
+@pytest.mark.shard("processes")
 async def test_a_second_signal_kills(mp: Milepost, start: Start, shop: Shop) -> None:
     program = start("run", "shop:mp", "--processes", "2", "--grace", "600", cwd=shop.folder)
     await mp.append("order-1", NewMessage("endless"))

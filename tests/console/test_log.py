@@ -110,6 +110,7 @@ async def test_what_cannot_be_read_is_said(site: Site, page: Page) -> None:
         await assert_readable(page)
 
 
+@pytest.mark.shard("browser")
 async def test_what_is_appended_arrives_and_nothing_else_does(site: Site, page: Page, mp: Milepost) -> None:
     await mp.append("tail-1", NewMessage("tail.before", {}, properties={"total": 9}))
     await page.goto(f"{site.path('log')}?category=tail")

@@ -13,9 +13,10 @@ from dispatch.simulation.search import found_by
 
 TESTS = Path(__file__).parents[1]
 PARTS = (
-    range(40),
+    range(15),
     pytest.param(range(40, 150), marks=pytest.mark.shard("simulation")),
     pytest.param(range(150, 300), marks=pytest.mark.shard("simulation")),
+    pytest.param(range(15, 40), marks=pytest.mark.shard("simulation")),
 )
 """The schedules of each kind, in parts: all of them take about ten seconds on one core."""
 

@@ -256,6 +256,7 @@ HUNG = ("coroutine", "deaf", "thread", "batch", "batch in a thread", "transactio
 class TestForce:
     """What hangs is taken back, which is no attempt; what still comes of it counts for nothing."""
 
+    @pytest.mark.shard("variants", fast=["thread", "transaction"])
     @pytest.mark.parametrize("kind", HUNG)
     async def test_a_pause(self, mp: Milepost, make_mp: MakeMilepost, kind: str) -> None:
         hung = Hung(make_mp(), kind)
