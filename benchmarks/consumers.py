@@ -15,7 +15,7 @@ from benchmarks.following import Arrivals
 from benchmarks.logs import Log
 from benchmarks.nodes import Node
 from milepost import Milepost
-from milepost.log.database import end
+from milepost.concurrency import cancel_and_wait
 
 
 class _Message(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ async def counting(pipe: Connection, number: int, url: str) -> None:
         pipe.send("ready")
         while await asyncio.to_thread(pipe.recv) is not None:
             pipe.send(counter)
-        await end(taking)
+        await cancel_and_wait(taking)
 
 
 async def _count(connection: ClientConnection, counter: Counter) -> None:
@@ -105,7 +105,7 @@ async def counting_in_the_library(pipe: Connection, number: int, log: Log) -> No
         task = asyncio.create_task(take(mp))
         while await asyncio.to_thread(pipe.recv) is not None:
             pipe.send(counter)
-        await end(task)
+        await cancel_and_wait(task)
 
 
 # In this process, to take the time
@@ -131,4 +131,4 @@ async def arriving(node: Node) -> AsyncIterator[Arrivals]:
             if task.done():
                 # It says why nothing arrives any more.
                 task.result()
-            await end(task)
+            await cancel_and_wait(task)

@@ -16,7 +16,7 @@ from benchmarks.draining import drain_log
 from benchmarks.logs import Log
 from benchmarks.results import Result
 from milepost import Milepost
-from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consumers.consumer import Consumer
 
 WORK = "consumers: take and settle"
 BATCH = 100

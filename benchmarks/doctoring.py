@@ -13,7 +13,7 @@ from benchmarks.logs import Log, fresh_log
 from benchmarks.messages import CATEGORIES, STREAMS
 from benchmarks.results import Result
 from milepost import Message, Milepost
-from milepost.cli.checks import Examined, examine
+from milepost.cli.checks import ExaminedDatabase, examine
 
 SUBSCRIPTIONS = 10
 SHARE = 10
@@ -70,7 +70,7 @@ def _fill(log: Log, each: int) -> None:
 async def _look(log: Log) -> float:
     async with await psycopg.AsyncConnection.connect(log.url, autocommit=True) as connection:
         begun = perf_counter()
-        findings = await examine(Examined(log.url, connection, log.schema))
+        findings = await examine(ExaminedDatabase(log.url, connection, log.schema))
         took = perf_counter() - begun
     found = {finding.check for finding in findings if finding.verdict != "ok"}
     if not found >= {"lanes", "parked", "unrouted", "filters"}:

@@ -122,14 +122,14 @@ def drained(bench: Bench, log: Log, declare: Declare) -> Drained:
 
 
 async def _drained(mp: Milepost, count: int) -> Drained:
-    async with mp, mp._program().running(grace=5) as worker:
+    async with mp, mp.program().running(grace=5) as worker:
         runners = worker.runners.values()
         while not any(runner.lanes for runner in runners):  # noqa: ASYNC110 - to the step of the loop
             await asyncio.sleep(0)
         start, used = perf_counter(), process_time()
         await worker.idle()
         seconds, used = perf_counter() - start, process_time() - used
-        handled = sum(runner.handled for runner in runners)
+        handled = sum(runner.settler.handled for runner in runners)
     if handled != count:
         raise RuntimeError(f"{handled:,} messages were handled instead of {count:,}")
     return Drained(handled / seconds, 1e6 * used / handled)

@@ -20,7 +20,7 @@ from benchmarks.logs import Log
 from benchmarks.results import Result
 from milepost import Milepost
 from milepost.contrib import opentelemetry, prometheus
-from milepost.events import Handled, HandledSeveral
+from milepost.engine.observe.events import Handled, HandledSeveral
 
 ROUNDS = 16
 """How many times the rounds of a drain, where what is looked for is a few per cent."""

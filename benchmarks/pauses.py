@@ -25,9 +25,9 @@ from benchmarks.processes import Processes
 from benchmarks.results import Result
 from milepost import Milepost, NewMessage
 from milepost.console import Console
-from milepost.console.cookies import VISIT
-from milepost.console.visit import csrf_of
-from milepost.server import create_app, serving
+from milepost.console.request import csrf_token
+from milepost.console.session import BROWSER_COOKIE
+from milepost.server import create_app, process
 
 WORK = "pauses"
 GOAL_SECONDS = 0.1
@@ -146,11 +146,11 @@ class Ticker:
 
 async def _serve(pipe: Connection, number: int, log: Log) -> None:
     """What `milepost serve` does, and a ticker beside it."""
-    with serving.listen("127.0.0.1", 0) as listener:
+    with process.listen("127.0.0.1", 0) as listener:
         async with Milepost(log.url, schema=log.schema) as mp:
             app = create_app(mp, access="local", pages=Console)
             answering = asyncio.create_task(_answer(pipe, listener.getsockname()[1]))
-            await serving.serve(app, listener, grace=1.0, ready=lambda: pipe.send("ready"))
+            await process.serve(app, listener, grace=1.0, ready=lambda: pipe.send("ready"))
             await answering
 
 
@@ -299,7 +299,7 @@ def _others() -> dict[str, tuple[str, bytes]]:
 
 
 def _forms() -> dict[str, tuple[str, bytes]]:
-    csrf = b"csrf=" + quote(csrf_of(VISITOR), safe="").encode() + b"&"
+    csrf = b"csrf=" + quote(csrf_token(VISITOR), safe="").encode() + b"&"
     path, given = "/console/log/append", csrf + b"stream=a-1&type=a&data="
     return {
         "of a stranger": ("/console/login", csrf + b"a=%41&" * 1300),
@@ -384,7 +384,7 @@ def _at_once(case: Case) -> Case:
 
 def _posting(path: str, body: bytes, kind: str = JSON) -> Case:
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {VISIT}={VISITOR}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nCookie: {BROWSER_COOKIE}={VISITOR}\r\n"
         f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
 

@@ -32,7 +32,7 @@ from benchmarks.results import Result
 from benchmarks.team import bring
 from benchmarks.writers import MilepostBatchWriter, MilepostWriter, Writer
 from milepost import Milepost, NewMessage
-from milepost.log.database import end
+from milepost.concurrency import cancel_and_wait
 
 CLIENTS = (1, 10)
 HTTP_WRITERS = 8
@@ -176,7 +176,7 @@ async def _arriving_in_the_library(log: Log) -> AsyncIterator[Arrivals]:
         finally:
             if task.done():
                 task.result()
-            await end(task)
+            await cancel_and_wait(task)
 
 
 def _all_three(work: str, scores: Scores, trials: Trials) -> list[Result]:

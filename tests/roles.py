@@ -7,7 +7,7 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from milepost.log import rights
+from milepost.postgres import roles
 
 User = Callable[[str], str]
 
@@ -15,9 +15,9 @@ User = Callable[[str], str]
 @pytest.fixture
 def user(database_url: str, schema: str) -> Iterator[User]:
     """Return a function that gives the address for a new user who has one of the roles."""
-    made = [sql.Identifier(f"{schema}_{name}") for name in rights.ROLES]
+    made = [sql.Identifier(f"{schema}_{name}") for name in roles.ROLES]
     with psycopg.connect(database_url, autocommit=True) as admin:
-        admin.execute(rights.statements(schema, schema, rights.ROLES.values()).encode())
+        admin.execute(roles.roles_sql(schema, schema, roles.ROLES.values()).encode())
 
         def user(role: str) -> str:
             name = f"{schema}_a_{role}"

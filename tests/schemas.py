@@ -14,7 +14,7 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from milepost.log import schema as log_schema
+from milepost.postgres import schema as log_schema
 
 Connection = psycopg.Connection[tuple[object, ...]]
 
@@ -23,7 +23,10 @@ RESET = Path(__file__).with_name("reset_schema.sql").read_text()
 
 
 SECOND = log_schema.Migration(
-    log_schema.NEWEST + 1, "second", log_schema.NEWEST, 'create table :"schema".second (n integer);'
+    log_schema.NEWEST_MIGRATION_NUMBER + 1,
+    "second",
+    log_schema.NEWEST_MIGRATION_NUMBER,
+    'create table :"schema".second (n integer);',
 )
 """What a later version may add, for tests of upgrades."""
 
@@ -77,7 +80,7 @@ class SchemaPool:
             self.connection.close()
 
     def _create(self, connection: Connection, name: str) -> None:
-        connection.execute(log_schema.printable(name).encode())
+        connection.execute(log_schema.printable_sql(name).encode())
         try:
             self.fingerprints[name] = self._reset(connection, name)
         except psycopg.Error:

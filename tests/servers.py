@@ -54,7 +54,8 @@ SPARE_BYTES = 4 * 2**30
 
 
 def _memory_folder() -> Path | None:
-    """Return a folder in memory, where copying a cluster takes a tenth of the time; None if there is too little."""
+    """Return a folder in memory, where copying a cluster takes a tenth of the time; None if there is too
+    little."""
     if os.access(MEMORY_FOLDER, os.W_OK) and shutil.disk_usage(MEMORY_FOLDER).free >= SPARE_BYTES:
         return MEMORY_FOLDER
     return None
@@ -89,7 +90,8 @@ class Server:
     def _template(self) -> Iterator[Path]:
         """A data directory that `initdb` made once for these programs: a copy is sooner there than a new one."""
         made_by = f"{self.binaries} {(self.binaries / 'initdb').stat().st_mtime_ns} {self._as.get('user')}"
-        cache = Path(tempfile.gettempdir(), f"mp-clusters-{os.getuid()}")
+        # On the same file system as the servers' folders: a new template is renamed into its place.
+        cache = Path(_memory_folder() or tempfile.gettempdir(), f"mp-clusters-{os.getuid()}")
         cache.mkdir(mode=0o755, exist_ok=True)
         template = cache / hashlib.sha256(made_by.encode()).hexdigest()[:16]
         with (cache / "lock").open("w") as lock:

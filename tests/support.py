@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from milepost import Milepost
-from patience import within
+from patience import until, within
 
 Connection = psycopg.AsyncConnection[tuple[Any, ...]]
 MakeMilepost = Callable[..., Milepost]
@@ -29,6 +29,11 @@ async def until_somebody_waits_for(connection: Connection) -> None:
             if await cursor.fetchone() == (True,):
                 return
             await asyncio.sleep(0.01)
+
+
+async def until_listening(mp: Milepost) -> None:
+    """Wait until notifications arrive."""
+    await until(lambda: mp.log.wakeups.listening, 60)
 
 
 def qualified(text: str, mp: Milepost) -> str:

@@ -16,8 +16,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from milepost.engine.declaration import Declaration
-from milepost.log import schema as log_schema
+from milepost.engine.declare.declaration import Declaration
+from milepost.postgres import schema as log_schema
 from server.process import ServerProcess
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ def migrated(embedded_url: str) -> Iterator[str]:
     """The name of a database that has the schema, to be copied."""
     with database(embedded_url, "template1") as name:
         with psycopg.connect(make_conninfo(embedded_url, dbname=name), autocommit=True) as connection:
-            connection.execute(log_schema.printable("milepost").encode())
+            connection.execute(log_schema.printable_sql("milepost").encode())
         yield name
 
 

@@ -18,7 +18,7 @@ from servers import embedded_binaries, unprivileged
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
-    from milepost.embedded_server import MAX_SOCKET_PATH_BYTES, SOCKET, socket_folder
+    from milepost.embedded_server import MAX_SOCKET_PATH_BYTES, SOCKET_FILE, socket_folder
 
 PROGRAM = """
 import asyncio
@@ -98,7 +98,7 @@ def test_nobody_else_is_let_in(private: Path) -> None:
     with psycopg.connect(url) as connection:
         assert connection.execute("select current_user").fetchone() == ("postgres",)
     assert modes(*above) == before
-    assert modes(private, private / "data", private / "data" / SOCKET) == [0o700, 0o700, 0o700]
+    assert modes(private, private / "data", private / "data" / SOCKET_FILE) == [0o700, 0o700, 0o700]
     host = Path(str(conninfo_to_dict(url)["host"]))
     assert modes(host.parent) == [0o700]
     assert host.lstat().st_uid == os.geteuid()
@@ -119,7 +119,7 @@ def test_a_socket_that_cannot_be_private(private: Path, tmp_path: Path, monkeypa
     """It is refused before a server runs, and the words say what to do."""
     taken, swapped = Path(f"/tmp/mp-{os.getpid()}-taken"), Path(f"/tmp/mp-{os.getpid()}-open")
     places = [taken, swapped, private]
-    monkeypatch.setattr("milepost.embedded_server._places", lambda: places)
+    monkeypatch.setattr("milepost.embedded_server._candidate_folders", lambda: places)
     try:
         for place in (taken, swapped):
             place.mkdir()

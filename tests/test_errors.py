@@ -10,8 +10,8 @@ from multiprocessing import get_context
 import pytest
 
 from milepost import Failed, Park, RetryLater, Skip, errors
-from milepost.client.requests import Unanswered
-from milepost.engine.calls import HandlerCancelled, TimedOut
+from milepost.client.transport import NodeUnanswered
+from milepost.engine.handlers.invoker import HandlerCancelled, TimedOut
 from milepost.errors import FilterError, InvalidMessage
 from milepost.filter import compile_filter
 from milepost.log.codec import check_stream
@@ -46,7 +46,7 @@ OUTCOMES = [
     Failed({7: ValueError("negative"), 9: RetryLater(5)}),
 ]
 OTHERS = [
-    Unanswered("host:8480 is not reached", sent=True),
+    NodeUnanswered("host:8480 is not reached", sent=True),
     # What `run_until_idle` raises of handlers.
     TimedOut(0.5),
     HandlerCancelled(CancelledError("the pool was closed")),

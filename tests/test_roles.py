@@ -12,7 +12,7 @@ from psycopg.errors import CheckViolation, InsufficientPrivilege
 from psycopg.types.json import Jsonb
 
 from milepost import Message, Milepost, NewMessage, Transaction, WrongVersion, by_property
-from milepost.log import rights
+from milepost.postgres import roles
 from roles import User
 from support import MakeMilepost
 
@@ -269,7 +269,7 @@ async def test_a_worker_with_its_progress_in_another_database(
     ):
         grant = sql.SQL("grant {} to {}")
         admin.execute(grant.format(sql.Identifier(f"{schema}_appender"), sql.Identifier(name)))
-        there.execute(rights.statements(schema, prefix, [rights.WORKER]).encode())
+        there.execute(roles.roles_sql(schema, prefix, [roles.WORKER]).encode())
         there.execute(grant.format(worker, sql.Identifier(name)))
         try:
             handled = await _handled(make_mp(url=log, progress=progress))
@@ -335,7 +335,9 @@ def test_each_table_and_each_function_of_the_owner_is_somebodys(mp: Milepost, co
     """A table or a function that is added has to be given to those who need it, and to nobody by oversight."""
     owner = connect("operator")
     tables = owner.execute("select tablename from pg_tables where schemaname = current_schema()").fetchall()
-    assert {name for (name,) in tables} == set(f"{rights.LOG} {rights.PROGRESS} {rights.SERVER}".split())
+    assert {name for (name,) in tables} == set(
+        f"{roles.LOG_TABLES} {roles.PROGRESS_TABLES} {roles.SERVER_TABLES}".split()
+    )
     functions = owner.execute(
         "select proname, 'search_path=pg_catalog, pg_temp' = any (proconfig), "
         "has_function_privilege('pg_monitor', oid, 'execute') from pg_proc "
@@ -352,5 +354,5 @@ def test_the_statements_can_be_run_again_and_take_back_what_is_too_much(
         names = {"schema": sql.Identifier(schema), "role": sql.Identifier(f"{schema}_worker")}
         admin.execute(sql.SQL("grant all on all tables in schema {schema} to {role}").format(**names))
         worker.execute("select from tokens")
-        admin.execute(rights.statements(schema, schema, rights.ROLES.values()).encode())
+        admin.execute(roles.roles_sql(schema, schema, roles.ROLES.values()).encode())
     is_for_others(worker, *FORGERIES, *TOKENS)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
-from milepost.log import schema as log_schema
+from milepost.postgres import schema as log_schema
 from schemas import SchemaPool, drop_schema
 
 
@@ -140,7 +140,7 @@ def test_an_emptied_schema_holds_what_migrations_write(pool: SchemaPool) -> None
     with pool.schema():
         pass
     with psycopg.connect(pool.url, autocommit=True) as connection:
-        connection.execute(log_schema.printable("new_one").encode())
+        connection.execute(log_schema.printable_sql("new_one").encode())
     try:
         fresh = contents(pool.url, "new_one")
     finally:

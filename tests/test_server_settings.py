@@ -17,17 +17,9 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from conftest import absent
-from milepost import (
-    AdvisoryLeases,
-    Message,
-    Milepost,
-    NewMessage,
-    Park,
-    Transaction,
-    WrongVersion,
-)
+from milepost import AdvisoryLeases, Message, Milepost, NewMessage, Park, Transaction, WrongVersion
 from milepost.cli.checks import examine
-from milepost.cli.checks.finding import Examined
+from milepost.cli.checks.finding import ExaminedDatabase
 from milepost.server import create_app
 from milepost.testing import MilepostDB
 from servers import PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
@@ -235,7 +227,7 @@ async def test_everything_works(make_mp: MakeMilepost, role_url: str, unused_sch
         await consume(mp)
         await serve(mp)
         await follower.until(len([m async for m in mp.read(category="order")]))
-        findings = await examine(Examined(own_url, await connect(stack, own_url), unused_schema))
+        findings = await examine(ExaminedDatabase(own_url, await connect(stack, own_url), unused_schema))
         assert [finding for finding in findings if finding.verdict == "problem"] == []
 
 

@@ -1,70 +1,95 @@
-"""Count what makes the source hard to enter: files, lines, full folders, names with two meanings, bare numbers.
+"""Count what makes the source hard to enter: files, lines, full folders, ambiguous class names, bare numbers.
 
     python tools/house.py            # the counts
-    python tools/house.py --list     # ... and each class name used twice and each constant without a unit
+    python tools/house.py --list     # ... and where each class name used twice and each constant without a unit is
 
-A constant is a number, or a few of them, under an upper-case name at the top of a module or class. It says its
-unit when its name has one of UNITS, or counts things: a word of it is a plural.
+A constant is a number, or a few of them, under an upper-case name at the top of a module or class. Its name says
+the unit if one of its words is in UNITS, or is a plural: `MAX_LANES` counts lanes. `tests/test_house.py` keeps
+both lists empty.
 """
 
 import ast
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "milepost"
 
-UNITS = frozenset(
-    "SECONDS MINUTES HOURS DAYS BYTES KIB MIB CHARACTERS RATIO SHARE FACTOR PERCENT PORT STATUS CODE NUMBER "
-    "VERSION DEPTH DIGITS BITS KEY INDEX TIME DATE".split()
-)
+_TIMES = ("SECONDS", "MINUTES", "HOURS", "DAYS", "TIME", "DATE")
+_SIZES = ("BYTES", "KIB", "MIB", "CHARACTERS", "DIGITS", "BITS", "DEPTH")
+_BARE = ("RATIO", "SHARE", "FACTOR", "PERCENT", "NUMBER", "INTEGER", "VERSION", "PRECEDENCE", "KEY", "INDEX")
+_CODES = ("PORT", "STATUS", "CODE")
+UNITS = {*_TIMES, *_SIZES, *_BARE, *_CODES}
 """Words that say what a number measures, or that it measures nothing."""
 
-
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield each Python file of the source, relative to it, with its tree."""
-    for path in sorted(SOURCE.rglob("*.py")):
-        yield path.relative_to(SOURCE), ast.parse(path.read_text())
+PUBLIC = {"ANY", "NO_STREAM"}
+"""Names of the public API that stand for a meaning. That each is a number is nobody's business."""
 
 
-def classes_used_twice() -> dict[str, list[str]]:
-    """Return the public names that several modules give to a class, with their modules."""
+@cache
+def python_modules(source: Path) -> Sequence[tuple[Path, ast.Module]]:
+    """Return the path of each Python file below `source`, relative to it, and its syntax tree."""
+    return [(path.relative_to(source), ast.parse(path.read_text())) for path in sorted(source.rglob("*.py"))]
+
+
+def classes_used_twice(source: Path) -> dict[str, list[str]]:
+    """Return each public class name that is defined more than once, with the `file:line` of each definition."""
     found = defaultdict(list)
-    for path, tree in modules():
+    for path, tree in python_modules(source):
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].append(str(path))
-    return {name: paths for name, paths in sorted(found.items()) if len(paths) > 1}
+                found[node.name].append(f"{path}:{node.lineno}")
+    return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
-def constants_without_unit() -> list[str]:
-    """Return `file:line name` of each number whose name does not say what it counts or measures."""
+def constants_without_unit(source: Path) -> list[str]:
+    """Return `file:line name` of each constant whose name does not say what it counts or measures."""
     found = []
-    for path, tree in modules():
+    for path, tree in python_modules(source):
         bodies = [tree.body, *(node.body for node in tree.body if isinstance(node, ast.ClassDef))]
         for name, value, line in (constant for body in bodies for constant in _constants(body)):
-            if _is_number(value) and not says_unit(name):
+            if _is_number(value) and name not in PUBLIC and not says_unit(name):
                 found.append(f"{path}:{line} {name}")
     return found
 
 
 def says_unit(name: str) -> bool:
-    """True if a constant's name has a unit, or a plural of what is counted."""
-    words = name.strip("_").split("_")
-    return any(word in UNITS or (len(word) > 3 and word.endswith("S") and word != "ACCESS") for word in words)
+    """Return True if a word of a constant's name is a unit or a plural."""
+    return any(word in UNITS or _is_plural(word) for word in name.strip("_").split("_"))
+
+
+def _is_plural(word: str) -> bool:
+    """Return True for ROWS and LANES, False for ACCESS. Three letters are too few to tell: BUS, GAS."""
+    return len(word) > 3 and word.endswith("S") and not word.endswith("SS")
 
 
 def _constants(body: list[ast.stmt]) -> Iterator[tuple[str, ast.expr, int]]:
+    """Yield the name, value and line of each upper-case name that `body` assigns."""
     for node in body:
         match node:
-            case ast.Assign(targets=[ast.Name(name)], value=value) | ast.AnnAssign(
-                target=ast.Name(name), value=ast.expr() as value
-            ) if name.isupper():
-                yield name, value, node.lineno
+            case ast.Assign(targets=targets, value=value):
+                pairs = [pair for target in targets for pair in _names_and_values(target, value)]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                pairs = [*_names_and_values(target, value)]
+            case _:
+                continue
+        yield from ((name, value, node.lineno) for name, value in pairs if name.isupper())
+
+
+def _names_and_values(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Yield each name of an assignment with its value: `WIDTH, HEIGHT = 4, 3` has two."""
+    match target, value:
+        case ast.Name(name), _:
+            yield name, value
+        case ast.Tuple(elts=names), ast.Tuple(elts=values):
+            for each, of_it in zip(names, values, strict=False):
+                yield from _names_and_values(each, of_it)
 
 
 def _is_number(value: ast.expr) -> bool:
+    """Return True for a number, a sum or product with one, a `timedelta`, and several of these."""
     match value:
         case ast.Constant(bool()):
             return False
@@ -73,8 +98,8 @@ def _is_number(value: ast.expr) -> bool:
         case ast.UnaryOp(operand=operand):
             return _is_number(operand)
         case ast.BinOp(left=left, right=right):
-            return _is_number(left) or _is_number(right)
-        case ast.Tuple(elts=[_, *_] as parts):
+            return not (_is_text(left) or _is_text(right)) and (_is_number(left) or _is_number(right))
+        case ast.Tuple(elts=[_, *_] as parts) | ast.List(elts=[_, *_] as parts) | ast.Set(elts=parts):
             return all(_is_number(part) for part in parts)
         case ast.Call(func=ast.Name("timedelta")):
             return True
@@ -82,12 +107,19 @@ def _is_number(value: ast.expr) -> bool:
             return False
 
 
+def _is_text(value: ast.expr) -> bool:
+    """Return True for a string or bytes: `"-" * 40` is no number."""
+    return isinstance(value, ast.JoinedStr) or (
+        isinstance(value, ast.Constant) and isinstance(value.value, str | bytes)
+    )
+
+
 def main() -> None:
-    """Print the counts."""
+    """Print the counts; with `--list`, what the last two of them count."""
     python, sql = list(SOURCE.rglob("*.py")), list(SOURCE.rglob("*.sql"))
     folders = Counter(path.parent.relative_to(SOURCE) for path in (*python, *sql))
     [(fullest, most)] = folders.most_common(1)
-    twice, bare = classes_used_twice(), constants_without_unit()
+    twice, bare = classes_used_twice(SOURCE), constants_without_unit(SOURCE)
     counts = {
         "Python files": len(python),
         "Python lines": sum(len(path.read_text().splitlines()) for path in python),
@@ -100,8 +132,8 @@ def main() -> None:
     for what, count in counts.items():
         sys.stdout.write(f"{count:7,} {what}\n")
     if "--list" in sys.argv:
-        for name, paths in twice.items():
-            sys.stdout.write(f"{name}: {', '.join(paths)}\n")
+        for name, places in twice.items():
+            sys.stdout.write(f"{name}: {', '.join(places)}\n")
         sys.stdout.write("".join(f"{line}\n" for line in bare))
 
 

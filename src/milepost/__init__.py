@@ -7,13 +7,12 @@ if TYPE_CHECKING:
     from milepost.app import Milepost
     from milepost.client import connect
     from milepost.dispatch.retry import Retry
-    from milepost.dispatch.route import Route
-    from milepost.engine.checkpoint import Checkpoint
-    from milepost.engine.context import Context
-    from milepost.engine.instrument import Instrument
-    from milepost.engine.order import by_correlation, by_function, by_property
-    from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
-    from milepost.engine.transaction import Transaction
+    from milepost.dispatch.routing.route import Route
+    from milepost.engine.declare.context import Context, Transaction
+    from milepost.engine.declare.declaration import Checkpoint
+    from milepost.engine.declare.handler import Instrument
+    from milepost.engine.declare.order import by_correlation, by_function, by_property
+    from milepost.engine.declare.outcomes import Failed, Park, RetryLater, Skip
     from milepost.errors import (
         AlreadyExists,
         Busy,
@@ -37,12 +36,11 @@ if TYPE_CHECKING:
         UnknownSubscription,
         WrongVersion,
     )
-    from milepost.log.feed import NOW
     from milepost.log.message import ANY, NO_STREAM, STREAM_EXISTS, Appended, Message, NewMessage
-    from milepost.progress.advisory import AdvisoryLeases
-    from milepost.progress.leases import PostgresLeases
+    from milepost.log.query import NOW
+    from milepost.progress.leases import MemoryLeases
     from milepost.progress.memory import MemoryProgress
-    from milepost.progress.memory_leases import MemoryLeases
+    from milepost.progress.postgres.leases import AdvisoryLeases, PostgresLeases
     from milepost.progress.protocol import Leases, Progress
     from milepost.sync import SyncMilepost
 
@@ -103,21 +101,19 @@ __all__ = [
 _MODULES = (
     "milepost.client",
     "milepost.errors",
-    "milepost.dispatch.retry",
-    "milepost.dispatch.route",
-    "milepost.engine.outcomes",
-    "milepost.engine.order",
-    "milepost.engine.checkpoint",
-    "milepost.engine.context",
-    "milepost.engine.instrument",
-    "milepost.engine.transaction",
     "milepost.log.message",
-    "milepost.log.feed",
-    "milepost.progress.advisory",
+    "milepost.log.query",
+    "milepost.dispatch.retry",
+    "milepost.dispatch.routing.route",
     "milepost.progress.leases",
     "milepost.progress.memory",
-    "milepost.progress.memory_leases",
     "milepost.progress.protocol",
+    "milepost.progress.postgres.leases",
+    "milepost.engine.declare.outcomes",
+    "milepost.engine.declare.order",
+    "milepost.engine.declare.declaration",
+    "milepost.engine.declare.context",
+    "milepost.engine.declare.handler",
     "milepost.sync",
 )
 

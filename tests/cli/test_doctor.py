@@ -27,7 +27,7 @@ def log(run: Run) -> None:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction is long that lasts a moment."""
-    monkeypatch.setattr("milepost.cli.checks.log.NAME_AFTER", LONG)
+    monkeypatch.setattr("milepost.cli.checks.log.HOLDER_NAMED_SECONDS", LONG)
 
 
 def finding(outcome: Outcome, check: str) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def finding(outcome: Outcome, check: str) -> dict[str, Any]:
 
 
 def test_nothing_is_wrong(run: Run, log: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT", 40.0)
+    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT_SECONDS", 40.0)
     outcome = run("doctor", "--json")
     assert (outcome.status, outcome.err) == (0, "")
     verdicts = {found["check"]: found["verdict"] for found in outcome.json["checks"]}

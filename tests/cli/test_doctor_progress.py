@@ -13,9 +13,9 @@ from psycopg import sql
 
 from cli.program import Outcome, Run, Start
 from milepost import Message, Milepost, NewMessage, Park, Retry
-from milepost.cli.checks import tables
-from milepost.log.statements import Statements
+from milepost.cli.checks import log as log_checks
 from milepost.names import category_hash
+from milepost.postgres.statements import Statements
 from support import MakeMilepost
 
 PROGRAM = """
@@ -34,7 +34,7 @@ Execute = Callable[..., list[tuple[Any, ...]]]
 @pytest.fixture(autouse=True)
 def notifications_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long they take."""
-    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT", 40.0)
+    monkeypatch.setattr("milepost.cli.checks.server.PROBE_TIMEOUT_SECONDS", 40.0)
 
 
 @pytest.fixture
@@ -467,7 +467,7 @@ class TestTables:
         assert "rows for 2 lanes: old revisions are not removed" in found["finding"]
 
     def test_empty_space(self, run: Run, ran: Milepost, execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tables, "LARGE", 2**20)
+        monkeypatch.setattr(log_checks, "LARGE_TABLE_BYTES", 2**20)
         self.rows(execute, 5000)
         execute('delete from {}.deliveries where "position" < 5000')
         execute("vacuum {}.deliveries")

@@ -16,12 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cli.program import Program, Run, Start
 from milepost import Message, Milepost, NewMessage
-from milepost.cli import health, pulse, reports
-from milepost.cli.address import Address
-from milepost.cli.ending import Refusal
-from milepost.cli.health import HealthServer
-from milepost.cli.pulse import Pulse
-from milepost.cli.reports import Report, Reports
+from milepost.cli.exit_status import CommandError
+from milepost.cli.run import health, reporter, reports
+from milepost.cli.run.health import HealthServer, ListenAddress
+from milepost.cli.run.reporter import HealthReporter
+from milepost.cli.run.reports import ProcessReport, ProcessReports
 from servers import Server, embedded_binaries
 
 SHOP = """
@@ -30,11 +29,11 @@ import sys
 import time
 from typing import Any
 from milepost import Message, Milepost
-from milepost.cli import pulse, reports
+from milepost.cli.run import reporter, reports
 
-reports.SILENCE = float(os.environ.get("SILENCE", "600"))
-pulse.REACH_EVERY = 0.2
-pulse.REACHED_WITHIN = float(os.environ.get("REACHED_WITHIN", "600"))
+reports.MAX_SILENCE_SECONDS = float(os.environ.get("SILENCE", "600"))
+reporter.REACH_SECONDS = 0.2
+reporter.MAX_UNREACHED_SECONDS = float(os.environ.get("REACHED_WITHIN", "600"))
 
 if "--lives-with" in sys.argv:
     while os.path.exists("hold"):
@@ -257,9 +256,9 @@ async def test_metrics_of_all_processes_are_added_up(
 def test_an_address_that_is_taken_is_refused(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(reports, "SILENCE", reports.SILENCE)
-    monkeypatch.setattr(pulse, "REACH_EVERY", pulse.REACH_EVERY)
-    monkeypatch.setattr(pulse, "REACHED_WITHIN", pulse.REACHED_WITHIN)
+    monkeypatch.setattr(reports, "MAX_SILENCE_SECONDS", reports.MAX_SILENCE_SECONDS)
+    monkeypatch.setattr(reporter, "REACH_SECONDS", reporter.REACH_SECONDS)
+    monkeypatch.setattr(reporter, "MAX_UNREACHED_SECONDS", reporter.MAX_UNREACHED_SECONDS)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -283,43 +282,47 @@ def test_an_address_that_is_taken_is_refused(run: Run, folder: Path, monkeypatch
     ],
 )
 def test_addresses(text: str, host: str | None, port: int) -> None:
-    assert Address.of(text) == Address(host, port)
+    assert ListenAddress.of(text) == ListenAddress(host, port)
 
 
 @pytest.mark.parametrize(
     "text", ["", ":", "host", "host:", ":x", ":-1", ":65536", "::1:8481", "[::1", "[::1]8481", ":٣"]
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(Refusal, match="an address is wanted"):
-        Address.of(text)
+    with pytest.raises(CommandError, match="an address is wanted"):
+        ListenAddress.of(text)
 
 
 @pytest.fixture
-def of_one() -> Iterator[tuple[Reports, int]]:
+def of_one() -> Iterator[tuple[ProcessReports, int]]:
     """What one process says, and the port at which it can be asked for."""
-    reports = Reports(1)
-    with HealthServer(Address("127.0.0.1", 0), reports) as server:
+    reports = ProcessReports(1, "default")
+    with HealthServer(ListenAddress("127.0.0.1", 0), reports) as server:
         yield reports, server.address.port
 
 
 async def test_who_holds_the_horizon_is_told_and_it_is_ready(
-    mp: Milepost, of_one: tuple[Reports, int], monkeypatch: pytest.MonkeyPatch
+    mp: Milepost, of_one: tuple[ProcessReports, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
-    monkeypatch.setattr(pulse, "BEAT", 0.02)
-    monkeypatch.setattr(pulse, "REACH_EVERY", 0.02)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
+    monkeypatch.setattr(reporter, "REPORT_SECONDS", 0.02)
+    monkeypatch.setattr(reporter, "REACH_SECONDS", 0.02)
 
     @mp.subscription("invoices", category="order")
     async def invoice(message: Message[Any]) -> None: ...
 
     reports, port = of_one
-    reports.begun(1)
+    reports.add_process(1)
 
     async def ask() -> Answer:
         head, body = await asyncio.to_thread(send, port, b"GET /readyz HTTP/1.1\r\n\r\n")
         return int(head.split()[1]), json.loads(body)
 
-    async with Pulse(mp, lambda said: reports.heard(1, said)).beating(), mp.running(), asyncio.timeout(60):
+    async with (
+        HealthReporter(mp, lambda said: reports.record(1, said)).reporting(),
+        mp.running(),
+        asyncio.timeout(60),
+    ):
         async with mp.log.database.connection() as holder, holder.transaction():
             await mp.append("order-1", NewMessage("placed"), connection=holder)
             while "horizon" not in (answered := await ask())[1]:
@@ -336,12 +339,12 @@ class TestServer:
     """What strangers can send."""
 
     @pytest.fixture
-    def reports(self) -> Reports:
-        return Reports(1)
+    def reports(self) -> ProcessReports:
+        return ProcessReports(1, "default")
 
     @pytest.fixture
-    def port(self, reports: Reports) -> Iterator[int]:
-        with HealthServer(Address("127.0.0.1", 0), reports) as server:
+    def port(self, reports: ProcessReports) -> Iterator[int]:
+        with HealthServer(ListenAddress("127.0.0.1", 0), reports) as server:
             yield server.address.port
 
     @pytest.mark.parametrize(
@@ -376,7 +379,7 @@ class TestServer:
         else:
             assert body == b""
 
-    def test_metrics(self, port: int, reports: Reports) -> None:
+    def test_metrics(self, port: int, reports: ProcessReports) -> None:
         for request, has_body in ((b"GET", True), (b"HEAD", False)):
             head, body = send(port, request + b" /metrics HTTP/1.1\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200 OK")
@@ -392,13 +395,13 @@ class TestServer:
         assert json.loads(body)["reasons"][0].endswith('pip install "milepost[prometheus]"')
 
     def test_who_is_slow_is_left(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(health, "LONGEST_REQUEST", 0.3)
+        monkeypatch.setattr(health, "MAX_REQUEST_SECONDS", 0.3)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as slow:
             slow.sendall(b"GET /healthz")
             assert slow.recv(1) == b""
 
     def test_silent_connections_keep_nobody_out(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(health, "LONGEST_REQUEST", 3600.0)
+        monkeypatch.setattr(health, "MAX_REQUEST_SECONDS", 3600.0)
         with ExitStack() as stack:
             silent = [
                 stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
@@ -415,25 +418,25 @@ class TestReports:
     def test_from_the_start_to_the_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1000.0
         monkeypatch.setattr(reports, "monotonic", lambda: now)
-        known = Reports(2)
+        known = ProcessReports(2, "default")
         assert known.troubles() == []
         assert known.obstacles() == ["2 of 2 processes do not run: the next is started soon"]
-        known.begun(7)
-        known.begun(8)
+        known.add_process(7)
+        known.add_process(8)
         assert known.obstacles() == ["process 7 is starting", "process 8 is starting"]
         now += 61
-        known.heard(7, Report("has not reached the database for 20 s"))
+        known.record(7, ProcessReport("has not reached the database for 20 s"))
         assert known.troubles() == ["process 8 has not begun within 60 s"]
         assert known.obstacles() == [
             "process 7 has not reached the database for 20 s",
             "process 8 has not begun within 60 s",
         ]
-        known.heard(7, Report(None))
-        known.heard(8, Report(None))
+        known.record(7, ProcessReport(None))
+        known.record(8, ProcessReport(None))
         assert (known.troubles(), known.obstacles()) == ([], [])
         now += 11
         assert known.troubles()[0] == "process 7 has said nothing for 11 s: its event loop is blocked"
-        known.ended(7)
-        known.ended(8)
-        known.heard(8, Report(None))
+        known.remove_process(7)
+        known.remove_process(8)
+        known.record(8, ProcessReport(None))
         assert known.troubles() == []

@@ -12,7 +12,7 @@ import pytest
 from psycopg import sql
 
 from cli.program import Program, Run, Start
-from milepost.cli import intake
+from milepost.cli.commands import append as intake
 
 
 def lines(count: int, *, ids: bool = False) -> list[bytes]:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from cli.program import Run
-from milepost.cli import loop
+from milepost.cli import signals
 from support import MakeMilepost
 
 
@@ -56,7 +56,7 @@ def test_a_signal_of_another_thread_wakes_the_loop() -> None:
     wakes_before = signal.set_wakeup_fd(-1)
     try:
         with OtherThread(signal.SIGUSR1), pytest.raises(Interrupted):
-            loop.run(wait_for_ever())
+            signals.run_async(wait_for_ever())
         assert signal.set_wakeup_fd(-1) == -1
     finally:
         signal.set_wakeup_fd(wakes_before)
@@ -69,14 +69,14 @@ def test_a_result_and_an_error() -> None:
             raise ValueError("nothing to give")
         return value
 
-    assert loop.run(give(7)) == 7
+    assert signals.run_async(give(7)) == 7
     with pytest.raises(ValueError, match="nothing to give"):
-        loop.run(give(0))
+        signals.run_async(give(0))
 
 
 def test_reading_on_is_interrupted(run: Run, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch) -> None:
     with make_mp().sync as sync:
         sync.head()
-    monkeypatch.setattr("milepost.cli.read._follow", wait_for_ever)
+    monkeypatch.setattr("milepost.cli.commands.read._follow", wait_for_ever)
     with OtherThread(signal.SIGINT):
         assert run("read", "--follow").status == 130

@@ -7,15 +7,14 @@ import pytest
 
 from engine.consuming.taking import ack, orders, take, until
 from milepost import Message, Milepost
-from milepost.cli import pulse
-from milepost.cli.metrics import Measured
-from milepost.cli.pulse import Pulse
-from milepost.cli.reports import Report
-from milepost.engine.figures import Figures
+from milepost.cli.run import reporter
+from milepost.cli.run.reporter import HealthReporter
+from milepost.cli.run.reports import ProcessMeasurement, ProcessReport
+from milepost.engine.observe.counters import SubscriptionCounters
 from support import MakeMilepost
 
 
-class Told(list[Report | Measured]):
+class Told(list[ProcessReport | ProcessMeasurement]):
     """What it said."""
 
     async def obstacle(self) -> str | None:
@@ -24,18 +23,18 @@ class Told(list[Report | Measured]):
         async with asyncio.timeout(60):
             while True:
                 for each in self:
-                    if isinstance(each, Report):
+                    if isinstance(each, ProcessReport):
                         return each.obstacle
                 await asyncio.sleep(0.005)
 
     def counted(self) -> dict[str, int]:
         """How many messages were handled of each subscription."""
-        return {each.subscription: each.handled for each in self if isinstance(each, Figures)}
+        return {each.subscription: each.handled for each in self if isinstance(each, SubscriptionCounters)}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulse, "BEAT", 0.02)
+    monkeypatch.setattr(reporter, "REPORT_SECONDS", 0.02)
 
 
 def declare(mp: Milepost) -> None:
@@ -47,7 +46,7 @@ async def test_consumers_do_not_make_a_program_ready(mp: Milepost) -> None:
     declare(mp)
     told = Told()
     await mp.create_subscription("shipping")
-    async with Pulse(mp, told.append).beating(), mp.consumer("shipping"):
+    async with HealthReporter(mp, told.append).reporting(), mp.consumer("shipping"):
         assert await told.obstacle() is not None
         async with mp.running():
             assert await told.obstacle() is None
@@ -61,7 +60,7 @@ async def test_what_consumers_do_is_counted(make_mp: MakeMilepost) -> None:
         await sales.create_subscription("letters")
         await stock.create_subscription("shipping")
         await orders(sales, 3)
-        async with Pulse(sales, told.append).beating():
+        async with HealthReporter(sales, told.append).reporting():
             for address in ("letters", "stock/shipping"):
                 async with sales.consumer(address) as consumer:
                     await ack(await take(consumer, 3))

@@ -12,8 +12,8 @@ import pytest
 
 from cli.program import Outcome, Program, Run, Start
 from milepost import Milepost, NewMessage
-from milepost.cli import processes
-from milepost.cli.processes import Processes
+from milepost.cli.run import supervisor
+from milepost.cli.run.supervisor import ProcessSupervisor
 from support import qualified
 
 SHOP = """
@@ -220,10 +220,10 @@ async def test_processes_that_are_told_twice_to_end_finish_what_runs(
 
 
 async def test_pauses_grow(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(processes, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(supervisor, "FIRST_PAUSE_SECONDS", 0.001)
     fails = [sys.executable, "-S", "-c", "raise SystemExit(1)"]
     said = ""
-    work = asyncio.create_task(Processes([fails]).run())
+    work = asyncio.create_task(ProcessSupervisor([fails]).run())
     while said.count("\n") < 4:
         await asyncio.sleep(0)
         said += capfd.readouterr().err

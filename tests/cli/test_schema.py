@@ -8,8 +8,8 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cli.program import COMMAND, Run
-from milepost.log import schema as log_schema
-from milepost.log.schema import NEWEST
+from milepost.postgres import schema as log_schema
+from milepost.postgres.schema import NEWEST_MIGRATION_NUMBER
 from schemas import SECOND
 
 
@@ -21,21 +21,25 @@ def schema(unused_schema: str) -> str:
 
 def test_migrating_and_its_state(run: Run, schema: str) -> None:
     before = run("schema", "status", "--json").done().json
-    assert (before["number"], before["newest"], before["up_to_date"]) == (0, NEWEST, False)
-    assert [migration["number"] for migration in before["pending"]] == list(range(1, NEWEST + 1))
+    assert (before["number"], before["newest"], before["up_to_date"]) == (0, NEWEST_MIGRATION_NUMBER, False)
+    assert [migration["number"] for migration in before["pending"]] == list(range(1, NEWEST_MIGRATION_NUMBER + 1))
     assert "missing" in run("schema", "status").done().out
 
-    assert f"is at {NEWEST} now; added: 001 milepost" in run("schema", "migrate").done().out
+    assert f"is at {NEWEST_MIGRATION_NUMBER} now; added: 001 milepost" in run("schema", "migrate").done().out
     after = run("schema", "status", "--json").done().json
-    assert (after["number"], after["up_to_date"], after["pending"]) == (NEWEST, True, [])
+    assert (after["number"], after["up_to_date"], after["pending"]) == (NEWEST_MIGRATION_NUMBER, True, [])
     assert after["applied"][0]["name"] == "milepost"
     assert "missing" not in run("schema", "status").done().out
 
-    assert run("schema", "migrate").done().out == f"schema {schema!r} is at {NEWEST} already\n"
-    assert run("schema", "migrate", "--json").json == {"schema": schema, "number": NEWEST, "added": []}
+    assert run("schema", "migrate").done().out == f"schema {schema!r} is at {NEWEST_MIGRATION_NUMBER} already\n"
+    assert run("schema", "migrate", "--json").json == {
+        "schema": schema,
+        "number": NEWEST_MIGRATION_NUMBER,
+        "added": [],
+    }
 
 
-@pytest.mark.parametrize(("oldest", "status"), [(NEWEST, 0), (NEWEST + 1, 1)])
+@pytest.mark.parametrize(("oldest", "status"), [(NEWEST_MIGRATION_NUMBER, 0), (NEWEST_MIGRATION_NUMBER + 1, 1)])
 def test_a_schema_that_asks_for_a_newer_program(
     run: Run, database_url: str, schema: str, oldest: int, status: int
 ) -> None:
@@ -44,7 +48,7 @@ def test_a_schema_that_asks_for_a_newer_program(
         sql.Identifier(schema)
     )
     with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(statement, [NEWEST + 1, oldest])
+        connection.execute(statement, [NEWEST_MIGRATION_NUMBER + 1, oldest])
     shown, told = run("schema", "status"), run("schema", "status", "--json")
     assert (shown.status, told.status, shown.err, told.err) == (status, status, "", "")
     assert ("This program is too old" in shown.out) == bool(status)
@@ -74,10 +78,10 @@ def test_the_sql_needs_no_database(run: Run, without_database: None, database_ur
 
 
 def test_the_sql_after_a_number(run: Run, without_database: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    run("schema", "sql", "--after", str(NEWEST)).refused("nothing after")
+    run("schema", "sql", "--after", str(NEWEST_MIGRATION_NUMBER)).refused("nothing after")
     monkeypatch.setattr(log_schema, "MIGRATIONS", (*log_schema.MIGRATIONS, SECOND))
-    monkeypatch.setattr(log_schema, "NEWEST", SECOND.number)
-    out = run("schema", "sql", "--after", str(NEWEST)).done().out
+    monkeypatch.setattr(log_schema, "NEWEST_MIGRATION_NUMBER", SECOND.number)
+    out = run("schema", "sql", "--after", str(NEWEST_MIGRATION_NUMBER)).done().out
     assert "create table" in out
     assert "deliveries" not in out
 

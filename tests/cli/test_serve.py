@@ -14,8 +14,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cli.program import Program, Run, Start
 from milepost import Milepost, NewMessage
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from server.followers import following
 from server.websocket.talking import talking
 from servers import make_certificate
@@ -136,7 +136,7 @@ async def test_elsewhere_a_token_is_asked_for(mp: Milepost, start: Start) -> Non
     assert "clear text" in program.complaint()
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
         assert (await client.get("/v1/head")).status_code == 401
-        secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("shop", [Role.READ])
+        secret = await TokenStore(mp).make("shop", [TokenRole.READ])
         headers = {"authorization": f"Bearer {secret}"}
         async with asyncio.timeout(40):
             while (await client.get("/v1/head", headers=headers)).status_code != 200:

@@ -8,7 +8,7 @@ import pytest
 
 from cli.program import Run
 from milepost import Message, Milepost, NewMessage, Park
-from milepost.cli.age import age
+from milepost.cli.output import format_age
 from support import MakeMilepost
 
 
@@ -81,7 +81,7 @@ def test_who_holds_the_horizon(
     run: Run, shop: Milepost, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The log of the command names it as well then.
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
     with psycopg.connect(database_url, application_name="checkout") as holder, shop.sync as log:
         pid = holder.info.backend_pid
         log.append("order-4", NewMessage("placed"), connection=holder)
@@ -127,4 +127,4 @@ def test_nobody_follows(run: Run) -> None:
     [(0.0, "0 s"), (0.04, "0.0 s"), (119.0, "119.0 s"), (120.0, "2 min"), (7300.0, "2 h"), (864_000.0, "10 d")],
 )
 def test_ages(seconds: float, text: str) -> None:
-    assert age(seconds) == text
+    assert format_age(seconds) == text

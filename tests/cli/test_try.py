@@ -14,7 +14,7 @@ import pytest
 
 from cli.program import Outcome, Program, Run, Start
 from milepost import Message, NewMessage, SyncMilepost
-from milepost.engine import trial
+from milepost.engine.operate import dry_run
 from support import MakeMilepost
 
 SHOP = """
@@ -247,7 +247,7 @@ def test_each_way_to_end(
     if how == "waits":
         monkeypatch.setenv("TIMEOUT", "600")
         # Its time is up as soon as it does.
-        monkeypatch.setattr(trial, "monotonic", lambda: monotonic() + 601 * Path("waits").exists())
+        monkeypatch.setattr(dry_run, "monotonic", lambda: monotonic() + 601 * Path("waits").exists())
     position = place(log, how)
     before = contents()
     outcome = tries("balances", position)

@@ -11,7 +11,7 @@ from client.proxy import Proxy
 from contract.farm import Farm
 from milepost import Milepost
 from milepost.client.client import Client
-from server.websocket.conftest import LONG, keep_for, serving
+from server.websocket.conftest import Serving, serving
 from support import MakeMilepost
 
 
@@ -23,16 +23,17 @@ def farm() -> Iterator[Farm]:
     farm.end()
 
 
-@pytest.fixture(autouse=True)
-def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_for(monkeypatch, LONG)
+@pytest.fixture
+async def server(mp: Milepost, make_mp: MakeMilepost) -> AsyncIterator[Serving]:
+    """A server on the test's schema, in this process."""
+    async with serving(make_mp()) as server:
+        yield server
 
 
 @pytest.fixture
-async def address(mp: Milepost, make_mp: MakeMilepost) -> AsyncIterator[str]:
-    """Of a server on the test's schema, in this process."""
-    async with serving(make_mp()) as server:
-        yield server.address
+def address(server: Serving) -> str:
+    """Where that server is."""
+    return server.address
 
 
 @pytest.fixture

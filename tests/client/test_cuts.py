@@ -9,8 +9,8 @@ from contract.both import order, orders
 from contract.test_consuming import take, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
 from milepost.client.client import Client
-from milepost.client.consumer import Consumer
-from server.websocket.conftest import keep_for
+from milepost.client.consumer import ClientConsumer
+from server.websocket.conftest import Serving
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ async def test_one_that_stays_away_for_too_long(
     proxy: Proxy,
     shipping: Client,
     mp: Milepost,
+    server: Serving,
     caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keep_for(monkeypatch, 0.5)
+    server.app.connections.resume_seconds = 0.5
     async with shipping.consumer("shipping", capacity=2) as consumer:
         first, second = await take(consumer, 2)
         await proxy.refuse()
@@ -91,10 +91,10 @@ async def test_changes_while_it_is_away(proxy: Proxy, shipping: Client) -> None:
         await first.ack()
 
 
-async def _is_away(consumer: Consumer) -> bool:
+async def _is_away(consumer: ClientConsumer) -> bool:
     """Whether its connection has broken, and it was asked for something."""
-    line = consumer._line
-    return line is not None and line._socket is None and bool(line._requests)
+    connection = consumer._connection
+    return connection is not None and connection._socket is None and bool(connection._requests)
 
 
 async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None:
@@ -112,9 +112,9 @@ async def test_draining_while_it_is_away(proxy: Proxy, shipping: Client) -> None
 
 
 async def test_a_subscription_that_is_deleted_while_it_is_away(
-    proxy: Proxy, shipping: Client, mp: Milepost, monkeypatch: pytest.MonkeyPatch
+    proxy: Proxy, shipping: Client, mp: Milepost, server: Serving
 ) -> None:
-    keep_for(monkeypatch, 0.5)
+    server.app.connections.resume_seconds = 0.5
     async with shipping.consumer("shipping", capacity=1) as consumer:
         await proxy.refuse()
         await mp.manage("shipping").delete()

@@ -8,7 +8,7 @@ import pytest
 import milepost
 from contract.both import order
 from milepost import Milepost, Retry
-from milepost.client.consumer import Consumer
+from milepost.client.consumer import ClientConsumer
 from server.websocket.conftest import serving
 from servers import Server, embedded_binaries
 
@@ -48,7 +48,7 @@ async def _go_on(database: Server, address: str, mode: str) -> None:
         await client.manage("shipping").caught_up(appended, timeout=60)
 
 
-async def settled(consumer: Consumer, wanted: set[int]) -> set[int]:
+async def settled(consumer: ClientConsumer, wanted: set[int]) -> set[int]:
     """Settles what comes, until all that is wanted has."""
     seen: set[int] = set()
     while not wanted <= seen:

@@ -9,9 +9,9 @@ import pytest
 from client.proxy import Proxy
 from lossy import Lossy, lossy, until_available
 from milepost import InvalidMessage, Milepost, NewMessage
-from milepost.client import following as client_following
+from milepost.client import messages as client_following
 from milepost.client.client import Client
-from milepost.log.reader import Page
+from milepost.log.query import Page
 from patience import until
 from server.websocket.conftest import serving
 from support import MakeMilepost
@@ -126,13 +126,13 @@ async def test_it_is_cut_off_before_the_first_message(
     await disk.flush()
     await append(mp, "lost", LOST)
     told: list[int] = []
-    add = client_following._HandedOut.add
+    add = client_following._RecentMessages.add
 
-    def note_and_add(handed_out: client_following._HandedOut, page: Page) -> Page:
+    def note_and_add(handed_out: client_following._RecentMessages, page: Page) -> Page:
         told.append(len(page))
         return add(handed_out, page)
 
-    monkeypatch.setattr(client_following._HandedOut, "add", note_and_add)
+    monkeypatch.setattr(client_following._RecentMessages, "add", note_and_add)
     async with follower(client, after=KEPT + LOST) as seen:
         # The server answered, and told where it began.
         await until(lambda: told == [0, 0], 60)

@@ -9,9 +9,10 @@ import pytest
 import milepost
 from contract.both import order
 from milepost import Milepost, MilepostError, NewMessage
-from milepost.log import reader
-from milepost.log.reader import Page, Reader
-from milepost.server.http import gathering
+from milepost.log import query
+from milepost.log.postgres.reader import Reader
+from milepost.log.query import Page, Query
+from milepost.server import messages
 from server.websocket.conftest import serving
 from support import MakeMilepost
 
@@ -39,7 +40,7 @@ class Deadlines:
 @pytest.fixture
 def deadlines(monkeypatch: pytest.MonkeyPatch) -> Deadlines:
     found = Deadlines()
-    monkeypatch.setattr(gathering, "asyncio", found)
+    monkeypatch.setattr(messages, "asyncio", found)
     return found
 
 
@@ -56,8 +57,8 @@ def looks(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return await log_page(self, *args, low=low, **options)
 
     monkeypatch.setattr(Reader, "log_page", page)
-    for name in ("FIRST_SPAN", "MAX_SPAN"):
-        monkeypatch.setattr(reader, name, 10)
+    for name in ("FIRST_SPAN_POSITIONS", "MAX_SPAN_POSITIONS"):
+        monkeypatch.setattr(query, name, 10)
     return begun
 
 
@@ -89,7 +90,7 @@ def stuck(deadlines: Deadlines, monkeypatch: pytest.MonkeyPatch) -> Stuck:
         return stream_pages(self, cast(Any, found), *args, **options)
 
     monkeypatch.setattr(Reader, "stream_pages", pages)
-    monkeypatch.setattr(reader.Query, "page_size", lambda *_: 10)
+    monkeypatch.setattr(Query, "page_size", lambda *_: 10)
     return found
 
 

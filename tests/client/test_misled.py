@@ -11,7 +11,7 @@ from client.odd import answering, http
 from contract.both import order
 from contract.test_consuming import take, until
 from milepost import Milepost
-from milepost.server import reaching
+from milepost.server import nodes
 from server.websocket.conftest import serving
 from server.websocket.talking import consuming
 from support import MakeMilepost
@@ -22,7 +22,7 @@ WARNING = "where clients of other servers are sent to reach this one, "
 @pytest.fixture
 def warned(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     """What servers log, which look for themselves at once."""
-    monkeypatch.setattr(reaching, "PAUSES", ())
+    monkeypatch.setattr(nodes, "SELF_CHECK_PAUSE_SECONDS", ())
     caplog.set_level(logging.WARNING)
     return caplog
 
@@ -49,16 +49,16 @@ async def test_its_own_address_is_nothing_to_talk_about(
     make_mp: MakeMilepost, warned: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[bytes] = []
-    ask = reaching._asked
+    ask = nodes._healthz_head
 
     async def noted(address: str) -> bytes:
         asked.append(await ask(address))
         return asked[-1]
 
-    monkeypatch.setattr(reaching, "_asked", noted)
+    monkeypatch.setattr(nodes, "_healthz_head", noted)
     async with serving(make_mp()) as server:
         await until(lambda: _is_asked(asked))
-        assert all(server.app.hall.id.encode() in answer for answer in asked)
+        assert all(server.app.connections.id.encode() in answer for answer in asked)
     assert WARNING not in warned.text
 
 
@@ -100,4 +100,4 @@ async def _says(caplog: pytest.LogCaptureFixture, words: str) -> bool:
 
 
 async def _is_asked(asked: list[bytes]) -> bool:
-    return len(asked) == reaching.ASKED
+    return len(asked) == nodes.SELF_CHECK_ATTEMPTS

@@ -3,8 +3,7 @@
 import pytest
 
 import milepost
-from milepost.client.node import Node, path
-from milepost.client.nodes import Nodes
+from milepost.client.nodes import NodeAddress, NodeList, api_path
 
 
 @pytest.mark.parametrize(
@@ -16,8 +15,8 @@ from milepost.client.nodes import Nodes
     ],
 )
 def test_where_requests_go(url: str, http: str, socket: str) -> None:
-    node = Node.of(url)
-    assert (node.http(path("head")), node.websocket(path("head"))) == (http, socket)
+    node = NodeAddress.of(url)
+    assert (node.http(api_path("head")), node.websocket(api_path("head"))) == (http, socket)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +48,11 @@ def test_a_secret_in_an_address_is_refused_and_not_shown() -> None:
 
 
 def test_names_in_a_path_are_encoded() -> None:
-    assert path("streams", "a/b?c#d %", "..", ".") == "/v1/streams/a%2Fb%3Fc%23d%20%25/%2E%2E/%2E"
+    assert api_path("streams", "a/b?c#d %", "..", ".") == "/v1/streams/a%2Fb%3Fc%23d%20%25/%2E%2E/%2E"
 
 
 def test_who_answered_comes_first_and_who_failed_last() -> None:
-    nodes = Nodes(["http://a", "http://b", "http://c", "http://a/"])
+    nodes = NodeList(["http://a", "http://b", "http://c", "http://a/"])
     a, b, c = nodes.in_turn()
     nodes.fails(a)
     assert nodes.in_turn() == [b, c, a]
@@ -65,7 +64,7 @@ def test_who_answered_comes_first_and_who_failed_last() -> None:
 
 def test_a_client_follows_only_to_hosts_that_it_was_given() -> None:
     """It sends its token there: a node names addresses, and does not decide who is trusted with it."""
-    nodes = Nodes(["https://a.example:8480"], ["*.Internal", "10.0.0.7", "[::2]", "b"])
+    nodes = NodeList(["https://a.example:8480"], ["*.Internal", "10.0.0.7", "[::2]", "b"])
     for url in (
         "https://A.example:1",
         "https://c.internal/x",
@@ -73,7 +72,7 @@ def test_a_client_follows_only_to_hosts_that_it_was_given() -> None:
         "https://[::2]",
         "https://b",
     ):
-        assert nodes.may_follow(url) == Node.of(url), url
+        assert nodes.may_follow(url) == NodeAddress.of(url), url
     for url in (
         "https://evil",
         "https://c.d.internal",
@@ -82,7 +81,7 @@ def test_a_client_follows_only_to_hosts_that_it_was_given() -> None:
         "https://localhost",
     ):
         assert nodes.may_follow(url) is None, url
-    assert Nodes(["http://localhost:1"]).may_follow("http://127.0.0.1:2") == Node("http://127.0.0.1:2")
+    assert NodeList(["http://localhost:1"]).may_follow("http://127.0.0.1:2") == NodeAddress("http://127.0.0.1:2")
 
 
 @pytest.mark.parametrize("host", ["", "a:80", "http://a", "*", "*.", "a.*", "a/b", "me@a", "ä", 7])
@@ -92,11 +91,11 @@ def test_what_is_no_host_to_trust(host: object) -> None:
 
 
 def test_nobody_is_followed_to_where_nothing_is_encrypted() -> None:
-    nodes = Nodes(["https://a"], ["b"])
+    nodes = NodeList(["https://a"], ["b"])
     assert nodes.may_follow("http://b") is None
-    assert nodes.may_follow("https://b") == Node("https://b")
+    assert nodes.may_follow("https://b") == NodeAddress("https://b")
     assert nodes.may_follow("javascript:alert(1)") is None
-    assert Nodes(["http://a"], ["b"]).may_follow("http://b") == Node("http://b")
+    assert NodeList(["http://a"], ["b"]).may_follow("http://b") == NodeAddress("http://b")
 
 
 def test_a_token_is_never_shown(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,8 +11,9 @@ from websockets.asyncio.server import ServerConnection
 import milepost
 from client.odd import Answer, answering, endless, http, talking
 from milepost import ConsumerClosed, MilepostError, NewMessage, TooLarge, Unavailable
+from milepost.client import connection as line
+from milepost.client import connection as socket
 from milepost.client import consumer as consumers
-from milepost.client import line, socket
 
 WELCOME: dict[str, Any] = {
     "type": "welcome",
@@ -135,7 +136,7 @@ async def test_an_answer_to_a_hello(frame: object) -> None:
 
 
 async def test_frames_that_mean_nothing_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "LEAVING", 0.2)
+    monkeypatch.setattr(line, "LEAVE_TIMEOUT_SECONDS", 0.2)
     odd: list[object] = [
         {"type": "news", "from": "the future"},
         {"type": "settled", "ref": 99, "moved": [1], "refused": [{"id": 2, "reason": "x"}]},
@@ -157,7 +158,7 @@ async def test_frames_that_mean_nothing_are_passed_over(monkeypatch: pytest.Monk
 
 
 async def test_more_deliveries_than_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket, "CLOSING", 0.1)
+    monkeypatch.setattr(socket, "CLOSE_TIMEOUT_SECONDS", 0.1)
     connections = 0
 
     async def talk(connection: ServerConnection) -> None:
@@ -206,8 +207,8 @@ async def test_an_end_that_is_one(reason: str) -> None:
 async def test_a_server_that_never_answers_a_settlement_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(consumers, "FAREWELL", 0.2)
-    monkeypatch.setattr(line, "LEAVING", 0.2)
+    monkeypatch.setattr(consumers, "FINAL_ANSWERS_SECONDS", 0.2)
+    monkeypatch.setattr(line, "LEAVE_TIMEOUT_SECONDS", 0.2)
 
     async def talk(connection: ServerConnection) -> None:
         await said(connection, WELCOME, {"type": "deliveries", "deliveries": [a_delivery(1)]})

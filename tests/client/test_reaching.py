@@ -13,9 +13,9 @@ from client.proxy import Proxy
 from contract.both import order
 from milepost import Milepost, MilepostError, NewMessage, NotAllowed, Retry, Unavailable, UnknownSubscription
 from milepost.client.client import Client
-from milepost.server.access.role import EVERY_ROLE, Role
-from milepost.server.access.tokens import Tokens
-from milepost.server.serving import Certificate
+from milepost.server.access.permissions import ALL_ROLES, TokenRole
+from milepost.server.access.tokens import TokenStore
+from milepost.server.process import TlsCertificate
 from server.websocket.conftest import serving
 from servers import make_certificate
 from support import MakeMilepost
@@ -122,7 +122,7 @@ async def test_following_goes_on_where_it_was(proxy: Proxy, client: Client, mp: 
 
 async def test_a_token(mp: Milepost, make_mp: MakeMilepost, schema: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    secret = await Tokens(mp.log.database, schema).make("reader", [Role.READ])
+    secret = await TokenStore(mp).make("reader", [TokenRole.READ])
     async with serving(make_mp(), access="tokens") as server:
         async with milepost.connect(server.address, token=secret) as client:
             assert await client.head() == 0
@@ -144,7 +144,7 @@ async def test_a_token_that_is_for_some_groups_and_categories(
     mp: Milepost, make_mp: MakeMilepost, schema: str
 ) -> None:
     scope: dict[str, Any] = {"groups": ["billing"], "categories": ["order"]}
-    secret = await Tokens(mp.log.database, schema).make("scoped", EVERY_ROLE, **scope)
+    secret = await TokenStore(mp).make("scoped", ALL_ROLES, **scope)
     for stream in ("order-1", "payment-1", "order-2"):
         await mp.append(stream, order(1))
     await mp.create_subscription("billing/everything")
@@ -172,7 +172,7 @@ async def test_a_token_that_is_for_some_groups_and_categories(
 async def test_a_certificate_is_checked(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path) -> None:
     certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
     await mp.create_subscription("shipping")
-    async with serving(make_mp(), tls=Certificate(str(certificate), str(key))) as server:
+    async with serving(make_mp(), tls=TlsCertificate(str(certificate), str(key))) as server:
         address = server.address
         async with milepost.connect(address, ca=str(certificate)) as client:
             await client.append("a-1", order(1))

@@ -7,12 +7,12 @@ import pytest
 
 from milepost import Milepost
 from milepost.client.client import Client
-from milepost.client.consumer import Consumer as RemoteConsumer
-from milepost.client.delivery import Delivery as RemoteDelivery
-from milepost.client.managed import ManagedSubscription as RemoteSubscription
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.managed import ManagedSubscription
+from milepost.client.consumer import ClientConsumer as RemoteConsumer
+from milepost.client.delivery import ClientDelivery as RemoteDelivery
+from milepost.client.subscriptions import ClientSubscription as RemoteSubscription
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.operate.manage import ManagedSubscription
 
 METHODS = {
     Client: "append append_many read follow head last trace subscriptions create_subscription manage pull settle "
@@ -66,8 +66,30 @@ NOT_REMOTE = {
         "run_until_idle",
     ),
     # Of the machinery beneath.
-    *("read_pages", "follow_pages", "delivery_pages", "forget"),
-    *("close", "look", "told", "untaken", "ack", "extend", "route_of", "settled", "stop", "take", "take_acked"),
-    *("why_refused", "at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"),
+    *("read_pages", "follow_pages", "delivery_pages", "forget", "adopt_messages", "address", "adopt"),
+    *(
+        "check_handlers",
+        "declared_subscription",
+        "dry_run",
+        "leave_schema",
+        "program",
+        "runtime",
+        "twin",
+        "puller",
+    ),
+    *(
+        "close",
+        "wake",
+        "statistics_with",
+        "pop_unseen",
+        "ack",
+        "extend",
+        "route_of",
+        "settled",
+        "stop",
+        "take",
+        "pop_acked",
+    ),
+    *("why_refused", "at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "notify_lost"),
     *("has_settled", "is_limited", "late", "recall"),
 }

@@ -14,8 +14,8 @@ import milepost
 from contract.both import order
 from milepost import ConsumerClosed, Lost, MilepostError, Retry, UnknownSubscription, WrongVersion
 from milepost.client.client import Client
-from milepost.client.managed import ManagedSubscription
-from milepost.client.sync import SyncClient, SyncManagedSubscription
+from milepost.client.subscriptions import ClientSubscription
+from milepost.client.sync import SyncClient, SyncClientSubscription
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ async def test_the_own_event_loop_is_not_blocked(far_address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("blocking", "async_"), [(SyncClient, Client), (SyncManagedSubscription, ManagedSubscription)]
+    ("blocking", "async_"), [(SyncClient, Client), (SyncClientSubscription, ClientSubscription)]
 )
 def test_what_a_client_can_do_sync_can(blocking: type[Any], async_: type[Any]) -> None:
     other = {"sync", "forget", "read_pages", "follow_pages", "delivery_pages"}

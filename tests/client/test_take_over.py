@@ -12,7 +12,7 @@ from client.cluster import Node
 from contract.both import orders
 from contract.test_consuming import take, until
 from milepost import Milepost
-from milepost.client.consumer import Consumer
+from milepost.client.consumer import ClientConsumer
 from server.websocket.conftest import Serving, serving
 from support import MakeMilepost
 
@@ -33,7 +33,7 @@ def node(mp: Milepost, database_url: str, schema: str) -> Iterator[Node]:
 
 
 @asynccontextmanager
-async def at(first: Node | Serving, *others: Serving) -> AsyncIterator[Consumer]:
+async def at(first: Node | Serving, *others: Serving) -> AsyncIterator[ClientConsumer]:
     """A consumer that comes to this node, and knows of the others."""
     addresses = [node.address for node in (first, *others)]
     async with milepost.connect(addresses, patience=60) as client:

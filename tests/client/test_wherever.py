@@ -10,11 +10,11 @@ import milepost
 from contract.both import order
 from contract.test_consuming import take, until
 from milepost import Milepost, NewMessage
-from milepost.client.consumer import Consumer
+from milepost.client.consumer import ClientConsumer
 from server.websocket.conftest import serving
 from support import MakeMilepost
 
-Come = Callable[..., Awaitable[Consumer]]
+Come = Callable[..., Awaitable[ClientConsumer]]
 """One more consumer, of a client that asks the next node first."""
 
 
@@ -31,7 +31,7 @@ async def come(addresses: list[str]) -> AsyncIterator[Come]:
     async with AsyncExitStack() as stack:
         came = 0
 
-        async def start(**options: Any) -> Consumer:
+        async def start(**options: Any) -> ClientConsumer:
             nonlocal came
             at = came % len(addresses)
             came += 1
@@ -43,7 +43,7 @@ async def come(addresses: list[str]) -> AsyncIterator[Come]:
         yield start
 
 
-async def _is_served(consumer: Consumer) -> bool:
+async def _is_served(consumer: ClientConsumer) -> bool:
     return not consumer.standby
 
 
@@ -118,7 +118,7 @@ async def test_pinned_by_correlation(mp: Milepost, come: Come) -> None:
     _is_shared_out(found, set(correlations))
 
 
-async def _everything(consumers: list[Consumer], count: int) -> list[list[Any]]:
+async def _everything(consumers: list[ClientConsumer], count: int) -> list[list[Any]]:
     """What each has once all is out; nothing of it is settled."""
 
     async def is_out() -> bool:

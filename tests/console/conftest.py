@@ -10,7 +10,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from conftest import absent
 from console.site import CHROMIUM, Site, a_site
 from milepost import Milepost
-from milepost.console import watch
+from milepost.console import poller
 
 expect.set_options(timeout=30_000)
 
@@ -37,12 +37,12 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 async def site(
     database_url: str, schema: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Site]:
-    """A console on the test's schema. A module that sets `ACCESS` says who may come.
+    """A console on the test's schema. A module that sets `ACCESS_REASON` says who may come.
 
     It must have nothing to complain about, unless a module sets `MAY_FAIL`.
     """
     # Often, and on a busy machine too: there a look takes long, and would be made less often.
-    monkeypatch.setattr(watch, "WATCHED", watch.Pace(0.3, 0, 0.3))
+    monkeypatch.setattr(poller, "WATCHED_PACE", poller.PollPace(0.3, 0, 0.3))
     async with a_site(database_url, schema, access=getattr(request.module, "ACCESS", "local")) as site:
         yield site
     complaints = site.complaints

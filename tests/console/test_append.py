@@ -7,16 +7,16 @@ from playwright.async_api import Page, expect
 from console.reading import assert_accessible
 from console.site import Site
 from milepost import Milepost, NewMessage
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ACCESS = "tokens"
 
 
-async def log_in(page: Page, site: Site, mp: Milepost, name: str, *roles: Role) -> None:
-    secret = await Tokens(mp.log.database, mp.settings["schema"].value).make(name, list(roles))
+async def log_in(page: Page, site: Site, mp: Milepost, name: str, *roles: TokenRole) -> None:
+    secret = await TokenStore(mp).make(name, list(roles))
     await page.goto(site.path("login"))
     await page.get_by_label("Token").fill(secret)
     await page.get_by_role("button", name="Log in").press("Enter")
@@ -24,7 +24,7 @@ async def log_in(page: Page, site: Site, mp: Milepost, name: str, *roles: Role) 
 
 
 async def test_a_message_is_appended_by_keyboard_alone(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "writer", Role.READ, Role.APPEND)
+    await log_in(page, site, mp, "writer", TokenRole.READ, TokenRole.APPEND)
     await page.goto(site.path("log"))
     await page.get_by_role("link", name="Append…").press("Enter")
     await assert_accessible(page)
@@ -50,7 +50,7 @@ async def test_a_message_is_appended_by_keyboard_alone(site: Site, page: Page, m
 
 @pytest.mark.shard("browser")
 async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "careless", Role.READ, Role.APPEND)
+    await log_in(page, site, mp, "careless", TokenRole.READ, TokenRole.APPEND)
     await mp.append("kept-1", [NewMessage("kept.a"), NewMessage("kept.a")])
     cases = [
         ("data", '{"a": 1,\n}', "data: this is no JSON: ", "line 2, column 1"),
@@ -78,7 +78,7 @@ async def test_what_is_wrong_is_said_and_what_was_typed_is_kept(site: Site, page
 
 @pytest.mark.shard("browser")
 async def test_an_expected_version_is_looked_at(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "expecting", Role.READ, Role.APPEND)
+    await log_in(page, site, mp, "expecting", TokenRole.READ, TokenRole.APPEND)
     await mp.append("versions-1", NewMessage("a"))
     await page.goto(f"{site.path('log', 'append')}?stream=versions-1&type=b")
     expected = page.get_by_label("The stream has to be")
@@ -98,7 +98,7 @@ async def test_an_expected_version_is_looked_at(site: Site, page: Page, mp: Mile
 
 @pytest.mark.shard("browser")
 async def test_the_same_id_is_written_once(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "repeating", Role.READ, Role.APPEND)
+    await log_in(page, site, mp, "repeating", TokenRole.READ, TokenRole.APPEND)
     for words in ("Appended to once-1", "It was there already"):
         await page.goto(f"{site.path('log', 'append')}?stream=once-1&type=b")
         await page.locator("[name=id]").fill("8f6e1f60-3a3c-4a58-9c0b-8a1b8b9f2d11")
@@ -109,7 +109,7 @@ async def test_the_same_id_is_written_once(site: Site, page: Page, mp: Milepost)
 
 @pytest.mark.shard("browser")
 async def test_who_may_only_read_is_not_offered_it_and_refused(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "looking", Role.READ)
+    await log_in(page, site, mp, "looking", TokenRole.READ)
     appended = await mp.append("looked-1", NewMessage("a"))
     for path in ("log", f"log/{appended.position}"):
         await page.goto(site.path(path))
@@ -130,7 +130,7 @@ async def test_who_may_only_read_is_not_offered_it_and_refused(site: Site, page:
 
 @pytest.mark.shard("browser")
 async def test_a_form_without_its_token_appends_nothing(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "forged", Role.READ, Role.APPEND)
+    await log_in(page, site, mp, "forged", TokenRole.READ, TokenRole.APPEND)
     cookies = {each["name"]: each["value"] for each in await page.context.cookies()}
     async with httpx.AsyncClient(base_url=site.address, cookies=cookies) as client:
         sent = {"stream": "forged-1", "type": "b", "data": "{}", "expected": "any"}
@@ -140,7 +140,7 @@ async def test_a_form_without_its_token_appends_nothing(site: Site, page: Page, 
 
 @pytest.mark.shard("browser")
 async def test_whoever_may_append_but_not_read_stays_with_the_form(site: Site, page: Page, mp: Milepost) -> None:
-    secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("blind", [Role.APPEND])
+    secret = await TokenStore(mp).make("blind", [TokenRole.APPEND])
     await page.goto(site.path("login"))
     await page.get_by_label("Token").fill(secret)
     await page.get_by_role("button", name="Log in").press("Enter")
@@ -155,10 +155,10 @@ async def test_whoever_may_append_but_not_read_stays_with_the_form(site: Site, p
 
 @pytest.mark.shard("browser")
 async def test_a_tail_ends_when_its_token_is_revoked(site: Site, page: Page, mp: Milepost) -> None:
-    await log_in(page, site, mp, "following", Role.READ)
+    await log_in(page, site, mp, "following", TokenRole.READ)
     await page.goto(f"{site.path('log')}?follow=1")
     await expect(page.locator("#tail-state")).to_have_text("Live.")
-    await Tokens(mp.log.database, mp.settings["schema"].value).revoke("following")
+    await TokenStore(mp).revoke("following")
     await expect(page.get_by_label("Token")).to_be_visible()
 
 

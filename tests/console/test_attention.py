@@ -5,23 +5,25 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from milepost.console.attention import attention
-from milepost.console.snapshot import LogState, Snapshot, Worker
+from milepost.console.pages.overview import attention_remarks
+from milepost.console.snapshot import LogState, OverviewSnapshot, WorkerSnapshot
 from milepost.dispatch import LimitReached
-from milepost.engine.info import SubscriptionInfo
-from milepost.engine.lag import Lag
-from milepost.log.horizon import Holder
+from milepost.engine.observe.lag import Lag
+from milepost.engine.operate.info import SubscriptionInfo
+from milepost.log.protocol import HorizonHolder
 from support import MakeMilepost
 
 
 def snapshot(
-    *subscriptions: SubscriptionInfo, holders: tuple[Holder, ...] = (), workers: tuple[Worker, ...] = ()
-) -> Snapshot:
-    return Snapshot(1, 0.0, datetime.now(UTC), subscriptions, workers, [], LogState(41, 50, None, holders))
+    *subscriptions: SubscriptionInfo,
+    holders: tuple[HorizonHolder, ...] = (),
+    workers: tuple[WorkerSnapshot, ...] = (),
+) -> OverviewSnapshot:
+    return OverviewSnapshot(1, 0.0, datetime.now(UTC), subscriptions, workers, [], LogState(41, 50, None, holders))
 
 
-def holder(age: float | None) -> Holder:
-    return Holder("7", 4711, "slow checkout", "idle in transaction", age, None)
+def holder(age: float | None) -> HorizonHolder:
+    return HorizonHolder("7", 4711, "slow checkout", "idle in transaction", age, None)
 
 
 @pytest.mark.parametrize(
@@ -29,18 +31,18 @@ def holder(age: float | None) -> Holder:
 )
 def test_a_transaction_that_followers_wait_for(age: float | None, gravity: str | None) -> None:
     """One that lasts a moment is on the overview, but does not push all else down."""
-    found = attention(snapshot(holders=(holder(age),)))
-    assert [remark.gravity for remark in found] == ([gravity] if gravity else [])
+    found = attention_remarks(snapshot(holders=(holder(age),)))
+    assert [remark.severity for remark in found] == ([gravity] if gravity else [])
     assert all("at position 41 for a transaction that appended: pid 4711" in remark.words for remark in found)
 
 
 def test_of_many_that_are_alike_some_are_named_and_the_worst_come_first() -> None:
     silent = [
-        Worker(f"w-{n}", "shop", "milepost", datetime.now(UTC), silent=99, lease=30, lanes=1, consumers=0)
+        WorkerSnapshot(f"w-{n}", "shop", "milepost", datetime.now(UTC), silent=99, lease=30, lanes=1, consumers=0)
         for n in range(9)
     ]
-    first, *others = attention(snapshot(holders=(holder(61),), workers=tuple(silent)))
-    assert first.gravity == "problem"
+    first, *others = attention_remarks(snapshot(holders=(holder(61),), workers=tuple(silent)))
+    assert first.severity == "problem"
     assert [remark.words.partition(" of group")[0] for remark in others] == [
         "w-0",
         "w-1",
@@ -55,10 +57,10 @@ async def test_one_that_reads_no_further(make_mp: MakeMilepost) -> None:
         info = await mp.manage("shipping").info()
     limit = LimitReached(limit="max_unrouted", most=9, rows=9, filters=("a == 1",))
     lanes = tuple(msgspec.structs.replace(lane, stopped=limit) for lane in info.lanes)
-    [remark] = attention(
+    [remark] = attention_remarks(
         snapshot(msgspec.structs.replace(info, status="stopped", stopped=str(limit), lanes=lanes))
     )
-    assert (remark.gravity, remark.page, remark.state) == ("problem", "parked", "unrouted")
+    assert (remark.severity, remark.page, remark.state) == ("problem", "parked", "unrouted")
     assert remark.words == (
         "reads no further: 9 messages are unrouted (max_unrouted=9); "
         "no consumer takes the next one; their filters: a == 1"
@@ -70,10 +72,10 @@ async def test_one_that_nobody_pulls(make_mp: MakeMilepost) -> None:
         await mp.create_subscription("pulled", tracking="all")
         info = await mp.manage("pulled").info()
     waits = msgspec.structs.replace(info, lag=Lag(7, 120))
-    [remark] = attention(snapshot(waits))
-    assert (remark.gravity, remark.words) == (
+    [remark] = attention_remarks(snapshot(waits))
+    assert (remark.severity, remark.words) == (
         "warning",
         "has waited 2 m for somebody to pull, with 7 positions behind",
     )
     for other in (info, msgspec.structs.replace(waits, rate=3.0), msgspec.structs.replace(info, lag=Lag(7, 30))):
-        assert attention(snapshot(other)) == []
+        assert attention_remarks(snapshot(other)) == []

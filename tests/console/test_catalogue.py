@@ -8,16 +8,15 @@ from playwright.async_api import Page, expect
 from console.reading import assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
-from milepost.console import stretch as stretch_module
-from milepost.console.catalogue import PAGE, Catalogue
-from milepost.console.chain import FAR, NEAR, Chains
-from milepost.console.choice import Choice
-from milepost.console.stretch import Search
-from milepost.console.target import message_at
-from milepost.log import reader
-from milepost.log.statements import Statements
-from milepost.server.access.reach import Reach
-from milepost.server.access.scope import UNLIMITED
+from milepost.console import search
+from milepost.console.pages import message as message_page
+from milepost.console.pages.catalogue import NAMES_PER_PAGE, LogCatalogue
+from milepost.console.pages.message import FAR_POSITIONS, NEAR_POSITIONS, CausationFinder
+from milepost.console.search import LogCriteria, LogSearch, message_at
+from milepost.log import query
+from milepost.postgres.statements import Statements
+from milepost.server.access.permissions import UNLIMITED_SCOPE
+from milepost.server.access.scope_guard import ScopeGuard
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -27,29 +26,29 @@ NAMES = ["a", "a!b-1", "a-1", "a-2", "a.b-1", "b", "b-1", "c-1", "c-1-2", "ca", 
 async def test_every_category_is_there_once_whatever_its_name(mp: Milepost) -> None:
     for name in NAMES:
         await mp.append(name, NewMessage("odd.a"))
-    catalogue = Catalogue(Reach(mp, UNLIMITED))
+    catalogue = LogCatalogue(ScopeGuard(mp, UNLIMITED_SCOPE))
     found = await catalogue.categories("", "")
-    assert [each.name for each in found.found] == ["a!b", "a", "a.b", "b", "c", "ca", "Ä", "\U0010ffff"]
-    assert [each.name for each in (await catalogue.categories("c", "")).found] == ["c", "ca"]
+    assert [each.name for each in found.entries] == ["a!b", "a", "a.b", "b", "c", "ca", "Ä", "\U0010ffff"]
+    assert [each.name for each in (await catalogue.categories("c", "")).entries] == ["c", "ca"]
     streams = await catalogue.streams("a", "")
-    assert [each.name for each in streams.found] == ["a", "a!b-1", "a-1", "a-2", "a.b-1"]
+    assert [each.name for each in streams.entries] == ["a", "a!b-1", "a-1", "a-2", "a.b-1"]
 
 
 async def test_pages_follow_each_other_without_gap_or_repetition(mp: Milepost) -> None:
-    wanted = [f"page{number:03}" for number in range(2 * PAGE + 7)]
+    wanted = [f"page{number:03}" for number in range(2 * NAMES_PER_PAGE + 7)]
     await mp.append_many({f"{name}-{of}": [NewMessage("paged.a")] for name in wanted for of in (1, 2)})
-    catalogue = Catalogue(Reach(mp, UNLIMITED))
+    catalogue = LogCatalogue(ScopeGuard(mp, UNLIMITED_SCOPE))
     categories, streams = [], []
     after: str | None = ""
     while after is not None:
         page = await catalogue.categories("page", after)
-        categories += [each.name for each in page.found]
+        categories += [each.name for each in page.entries]
         after = page.after
     after = ""
     while after is not None:
         names = await catalogue.streams("page", after)
-        assert len(names.found) <= PAGE
-        streams += [each.name for each in names.found]
+        assert len(names.entries) <= NAMES_PER_PAGE
+        streams += [each.name for each in names.entries]
         after = names.after
     assert categories == wanted
     assert streams == [f"{name}-{of}" for name in wanted for of in (1, 2)]
@@ -57,26 +56,26 @@ async def test_pages_follow_each_other_without_gap_or_repetition(mp: Milepost) -
 
 async def test_types_are_those_of_the_newest_messages(mp: Milepost) -> None:
     await mp.append("typed-1", [NewMessage("typed.b"), NewMessage("typed.a"), NewMessage("typed.b")])
-    found = await Catalogue(Reach(mp, UNLIMITED)).types("typed", "")
-    assert [(each.name, each.recent) for each in found] == [("typed.a", 1), ("typed.b", 2)]
-    assert [each.name for each in await Catalogue(Reach(mp, UNLIMITED)).types("", "typed")] == [
+    found = await LogCatalogue(ScopeGuard(mp, UNLIMITED_SCOPE)).types("typed", "")
+    assert [(each.name, each.count) for each in found] == [("typed.a", 1), ("typed.b", 2)]
+    assert [each.name for each in await LogCatalogue(ScopeGuard(mp, UNLIMITED_SCOPE)).types("", "typed")] == [
         "typed.a",
         "typed.b",
     ]
-    assert await Catalogue(Reach(mp, UNLIMITED)).types("", "nothing") == []
+    assert await LogCatalogue(ScopeGuard(mp, UNLIMITED_SCOPE)).types("", "nothing") == []
 
 
 @pytest.mark.shard("large")
 async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
     """With many streams and messages, each page touches few of them: a lost index is a failing test."""
-    statements = Statements(mp.settings["schema"].value, "milepost.console")
+    statements = Statements(mp.settings["schema"].value, "milepost.log.postgres")
     await mp.append_many({f"bulk-{number}": [NewMessage("bulk.a")] * 5 for number in range(2000)})
     async with mp.log.database.connection() as connection:
         await connection.execute(f'analyze "{statements.schema}".messages, "{statements.schema}".streams')
         pages: dict[str, dict[str, Any]] = {
-            "streams": {"low": "bulk", "high": "bulk~", "lows": [""], "highs": ["~"], "limit": 51},
-            "named_categories": {"categories": ["bulk", "other"]},
-            "categories": {"low": "", "high": "~", "limit": 51},
+            "catalogue_streams": {"low": "bulk", "high": "bulk~", "lows": [""], "highs": ["~"], "limit": 51},
+            "catalogue_named_categories": {"categories": ["bulk", "other"]},
+            "catalogue_categories": {"low": "", "high": "~", "limit": 51},
             "related": {
                 "below": 3000,
                 "above": 3000,
@@ -99,14 +98,14 @@ async def test_no_statement_reads_more_than_it_shows(mp: Milepost) -> None:
 
 
 async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (reader, stretch_module):
-        monkeypatch.setattr(module, "FIRST_SPAN", 100)
+    for module in (query, search):
+        monkeypatch.setattr(module, "FIRST_SPAN_POSITIONS", 100)
     await mp.append("rare-1", NewMessage("rare.a", properties={"rare": True}))
     await mp.append_many({f"common-{number}": [NewMessage("common.a")] * 5 for number in range(200)})
-    choice = Choice(where="rare")
+    choice = LogCriteria(where="rare")
     seen, before = [], None
     for looks in range(1, 100):  # noqa: B007
-        stretch = await Search(mp, choice, seconds=0).backwards(before)
+        stretch = await LogSearch(mp, choice, seconds=0).backwards(before)
         seen += stretch.messages
         if stretch.older is None:
             break
@@ -117,20 +116,24 @@ async def test_a_search_that_takes_long_ends_and_says_where(mp: Milepost, monkey
 
 
 @pytest.mark.shard("large")
-async def test_a_chain_is_looked_for_in_rings_and_says_how_far(mp: Milepost) -> None:
+async def test_a_chain_is_looked_for_in_rings_and_says_how_far(
+    mp: Milepost, monkeypatch: pytest.MonkeyPatch
+) -> None:
     same = {"correlation_id": "far"}
     first = await mp.append("far-1", NewMessage("far.first", metadata=same))
     for _ in range(4):
         await mp.append_many({f"filler-{number}": [NewMessage("filler.a")] * 5 for number in range(1500)})
     last = await mp.append("far-2", NewMessage("far.last", metadata=same))
-    message = await message_at(Reach(mp, UNLIMITED), last.position)
+    message = await message_at(ScopeGuard(mp, UNLIMITED_SCOPE), last.position)
     assert message is not None
-    near = await Chains(Reach(mp, UNLIMITED)).of(message)
+    near = await CausationFinder(ScopeGuard(mp, UNLIMITED_SCOPE)).of(message)
     assert [link.type for link in near.links] == ["far.last"]
-    assert (near.low, near.high, near.is_part) == (last.position - NEAR, near.head, True)
-    hurried = await Chains(Reach(mp, UNLIMITED)).of(message, FAR, seconds=0)
-    assert (hurried.low, hurried.is_part) == (last.position - NEAR, True)
-    far = await Chains(Reach(mp, UNLIMITED)).of(message, FAR)
+    assert (near.low, near.high, near.is_part) == (last.position - NEAR_POSITIONS, near.head, True)
+    with monkeypatch.context() as hurry:
+        hurry.setattr(message_page, "TREE_SEARCH_SECONDS", 0.0)
+        hurried = await CausationFinder(ScopeGuard(mp, UNLIMITED_SCOPE)).of(message, FAR_POSITIONS)
+    assert (hurried.low, hurried.is_part) == (last.position - NEAR_POSITIONS, True)
+    far = await CausationFinder(ScopeGuard(mp, UNLIMITED_SCOPE)).of(message, FAR_POSITIONS)
     assert [link.position for link in far.links] == [first.position, last.position]
     assert (far.low, far.high, far.is_part) == (1, far.head, False)
 
@@ -138,9 +141,9 @@ async def test_a_chain_is_looked_for_in_rings_and_says_how_far(mp: Milepost) -> 
 async def test_an_empty_correlation_relates_nothing(mp: Milepost) -> None:
     await mp.append("one-1", NewMessage("one", metadata={"correlation_id": "", "causation_id": ""}))
     await mp.append("two-1", NewMessage("two", metadata={"correlation_id": ""}))
-    message = await message_at(Reach(mp, UNLIMITED), 2)
+    message = await message_at(ScopeGuard(mp, UNLIMITED_SCOPE), 2)
     assert message is not None
-    chain = await Chains(Reach(mp, UNLIMITED)).of(message)
+    chain = await CausationFinder(ScopeGuard(mp, UNLIMITED_SCOPE)).of(message)
     assert (chain.correlation, [link.type for link in chain.links]) == (None, ["two"])
 
 

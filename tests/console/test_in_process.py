@@ -10,10 +10,10 @@ import pytest
 from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.console import Console
-from milepost.console.cookies import FLASH
+from milepost.console.session import FLASH_COOKIE
 from milepost.server import create_app
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from milepost.server.limits import Limits
 from support import MakeMilepost
 
@@ -37,7 +37,7 @@ async def browser(mp: Milepost) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture
 async def secret(mp: Milepost) -> str:
-    return await Tokens(mp.log.database, mp.settings["schema"].value).make("ada", [Role.READ])
+    return await TokenStore(mp).make("ada", [TokenRole.READ])
 
 
 async def csrf_of(browser: httpx.AsyncClient) -> str:
@@ -114,7 +114,7 @@ async def test_forms_of_strangers_use_up_nothing_of_others(mp: Milepost, secret:
         form = {"content-type": "application/x-www-form-urlencoded"}
         slow = group.create_task(client.post("/console/login", content=endless(), headers=form))
         await receiving.wait()
-        token = await Tokens(mp.log.database, mp.settings["schema"].value).make("bob", [Role.APPEND])
+        token = await TokenStore(mp).make("bob", [TokenRole.APPEND])
         message = {"type": "a", "data": "x" * 90_000}
         answer = await client.post("/v1/streams/a-1", json=message, headers={"authorization": f"Bearer {token}"})
         assert answer.status_code == 200
@@ -204,5 +204,5 @@ async def test_logging_in_leads_to_no_other_site(browser: httpx.AsyncClient, sec
 async def test_a_cookie_that_nests_deeply_is_none(browser: httpx.AsyncClient) -> None:
     """Also for somebody who has not logged in."""
     words = urlsafe_b64encode(b'{"x":' + b"[" * 20_000).decode()
-    answer = await browser.get("/console/login", headers={"cookie": f"{FLASH}={words}"})
+    answer = await browser.get("/console/login", headers={"cookie": f"{FLASH_COOKIE}={words}"})
     assert answer.status_code == 200

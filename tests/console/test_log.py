@@ -10,7 +10,7 @@ from psycopg import sql
 from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost, NewMessage
-from milepost.console.payload import LONGEST
+from milepost.console.templating import MAX_SHOWN_CHARACTERS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -246,7 +246,7 @@ async def test_a_large_payload_is_shown_in_part_until_all_is_asked_for(
     appended = await mp.append("large-1", NewMessage("large.a", ["x" * 100] * 3000))
     await page.goto(f"{site.path('log')}/{appended.position}")
     payload = page.get_by_role("region", name="Payload")
-    assert len(await payload.text_content() or "") == LONGEST
+    assert len(await payload.text_content() or "") == MAX_SHOWN_CHARACTERS
     await page.get_by_role("link", name="more characters").click()
     await expect(page.get_by_role("link", name="more characters")).to_have_count(0)
     assert len(await payload.text_content() or "") > 300_000

@@ -7,8 +7,8 @@ from playwright.async_api import Page, expect
 from console.reading import assert_accessible, assert_readable
 from console.site import Site
 from milepost import Milepost
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from support import expire_token
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -16,8 +16,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 ACCESS = "tokens"
 
 
-def tokens(mp: Milepost) -> Tokens:
-    return Tokens(mp.log.database, mp.settings["schema"].value)
+def tokens(mp: Milepost) -> TokenStore:
+    return TokenStore(mp)
 
 
 async def log_in(page: Page, secret: str) -> None:
@@ -26,7 +26,7 @@ async def log_in(page: Page, secret: str) -> None:
 
 
 async def test_where_one_goes_after_logging_in_is_always_here(site: Site, mp: Milepost) -> None:
-    secret = await tokens(mp).make("led", [Role.READ])
+    secret = await tokens(mp).make("led", [TokenRole.READ])
     goals = {
         "/console/trace?q=a": "/console/trace?q=a",
         "//evil.example": "/console",
@@ -43,7 +43,7 @@ async def test_where_one_goes_after_logging_in_is_always_here(site: Site, mp: Mi
 
 
 async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, page: Page, mp: Milepost) -> None:
-    secret = await tokens(mp).make("reader", [Role.READ])
+    secret = await tokens(mp).make("reader", [TokenRole.READ])
     await page.goto(site.path())
     await expect(page).to_have_url(f"{site.path('login')}?next=%2Fconsole")
     await assert_accessible(page)
@@ -65,7 +65,7 @@ async def test_a_token_opens_it_and_its_revocation_ends_the_session(site: Site, 
 async def test_the_end_of_a_session_ends_pages_that_are_open(
     site: Site, mp: Milepost, path: str, how: str
 ) -> None:
-    secret = await tokens(mp).make("leaves", [Role.READ])
+    secret = await tokens(mp).make("leaves", [TokenRole.READ])
     async with httpx.AsyncClient(base_url=site.address) as client:
         form = await client.get("/console/login")
         csrf = form.text.split('name="csrf" value="')[1].split('"')[0]
@@ -87,7 +87,7 @@ async def test_the_end_of_a_session_ends_pages_that_are_open(
 async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
     site: Site, page: Page, mp: Milepost
 ) -> None:
-    secret = await tokens(mp).make("expiring", [Role.READ, Role.OPERATE])
+    secret = await tokens(mp).make("expiring", [TokenRole.READ, TokenRole.OPERATE])
     await page.goto(site.path())
     await log_in(page, secret)
     await expect(page.locator("#pulse")).to_have_text("live")
@@ -100,7 +100,7 @@ async def test_whoever_comes_back_to_a_page_without_a_session_logs_in(
 
 @pytest.mark.shard("browser")
 async def test_one_can_log_out(site: Site, page: Page, mp: Milepost) -> None:
-    secret = await tokens(mp).make("leaving", [Role.READ])
+    secret = await tokens(mp).make("leaving", [TokenRole.READ])
     await page.goto(site.path())
     await log_in(page, secret)
     await page.get_by_role("button", name="log out").click()
@@ -110,7 +110,7 @@ async def test_one_can_log_out(site: Site, page: Page, mp: Milepost) -> None:
 
 
 async def test_a_session_cannot_be_forged_or_prolonged(site: Site, mp: Milepost) -> None:
-    secret = await tokens(mp).make("forged", [Role.READ])
+    secret = await tokens(mp).make("forged", [TokenRole.READ])
     async with httpx.AsyncClient(base_url=site.address) as client:
         form = await client.get("/console/login")
         csrf = form.text.split('name="csrf" value="')[1].split('"')[0]
@@ -153,7 +153,7 @@ async def test_every_page_asks_who_it_is(site: Site) -> None:
 @pytest.mark.shard("browser")
 async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: Page, mp: Milepost) -> None:
     await mp.create_subscription("guarded")
-    reader = await tokens(mp).make("only-reads", [Role.READ])
+    reader = await tokens(mp).make("only-reads", [TokenRole.READ])
     await page.goto(site.path("subscriptions", "default", "guarded"))
     await log_in(page, reader)
     await expect(page.get_by_role("heading", name="default/guarded")).to_be_visible()
@@ -170,7 +170,7 @@ async def test_what_one_may_not_do_is_not_offered_and_refused(site: Site, page: 
 
 @pytest.mark.shard("browser")
 async def test_whoever_may_only_operate_does_not_see_it(site: Site, page: Page, mp: Milepost) -> None:
-    secret = await tokens(mp).make("only-operates", [Role.OPERATE])
+    secret = await tokens(mp).make("only-operates", [TokenRole.OPERATE])
     await page.goto(site.path())
     await log_in(page, secret)
     await expect(page.get_by_text("This takes a token with the role read; yours has operate")).to_be_visible()
@@ -185,7 +185,7 @@ POST = """async (address) => {
 
 @pytest.mark.shard("browser")
 async def test_a_link_from_another_site_finds_one_logged_in(site: Site, page: Page, mp: Milepost) -> None:
-    secret = await tokens(mp).make("linked", [Role.READ])
+    secret = await tokens(mp).make("linked", [TokenRole.READ])
     await page.goto(site.path())
     await log_in(page, secret)
     await expect(page.locator("#pulse")).to_have_text("live")

@@ -11,7 +11,7 @@ import pytest
 
 from milepost import Message, Milepost, NewMessage, Retry
 from milepost.console import Console
-from milepost.console.watch import Pace
+from milepost.console.poller import PollPace
 from milepost.server import create_app
 from support import MakeMilepost
 
@@ -180,8 +180,8 @@ async def test_every_page_names_who_holds_the_horizon(
     reader: Reader, mp: Milepost, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that says that something is wrong, and none any more when the transaction has ended."""
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
-    monkeypatch.setattr("milepost.console.watch.WATCHED", Pace(0.0, 0, 0.0))
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
+    monkeypatch.setattr("milepost.console.poller.WATCHED_PACE", PollPace(0.0, 0, 0.0))
     known = [str(each[0]) for each in (*PAGES, *WRONG)]
     paths = [path for path in known if not any(each in path for each in FRAGMENTS)]
     connecting = psycopg.AsyncConnection.connect(database_url, application_name="<checkout>")
@@ -202,7 +202,7 @@ async def test_every_page_names_who_holds_the_horizon(
 
 
 async def test_strangers_are_not_told_who_holds_the_horizon(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
     app = create_app(mp, access="tokens", pages=Console)
     transport = httpx.ASGITransport(app)
     async with (

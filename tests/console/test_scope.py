@@ -11,14 +11,14 @@ import pytest
 
 from console.test_pages import text_of
 from milepost import Milepost, NewMessage
-from milepost.console import Console, live, tail, watch
-from milepost.console.definition import Definition, definition_of
-from milepost.console.pages import PAGES, subscription
+from milepost.console import Console, live, poller
+from milepost.console.pages import PAGES, log, subscription
+from milepost.console.pages.subscription import ShownDefinition, load_definition
 from milepost.server import create_app
-from milepost.server.access import doorkeeper
-from milepost.server.access.reach import Within
-from milepost.server.access.role import EVERY_ROLE
-from milepost.server.access.tokens import Tokens
+from milepost.server.access import authentication
+from milepost.server.access.permissions import ALL_ROLES
+from milepost.server.access.scope_guard import ScopeRule
+from milepost.server.access.tokens import TokenStore
 from server.websocket.conftest import serving
 from support import MakeMilepost, expire_token
 
@@ -197,8 +197,8 @@ async def mp(make_mp: MakeMilepost) -> AsyncIterator[Milepost]:
         ):
             await mp.create_subscription(address, category=category, tracking="all")
             await mp.settle(park=await mp.pull(address, limit=100), reason="no reason at all")
-        tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-        await tokens.make("stranger", EVERY_ROLE)
+        tokens = TokenStore(mp)
+        await tokens.make("stranger", ALL_ROLES)
         yield mp
 
 
@@ -228,9 +228,9 @@ def _csrf(page: str) -> str:
 @pytest.fixture
 async def browser(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Browser]:
     """Somebody with a token of every role for one group and one category."""
-    monkeypatch.setattr(doorkeeper, "FRESH_ENOUGH", 0.0)
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-    secret = await tokens.make("scoped", EVERY_ROLE, groups=["billing"], categories=["order"])
+    monkeypatch.setattr(authentication, "UNKNOWN_TOKEN_FRESH_SECONDS", 0.0)
+    tokens = TokenStore(mp)
+    secret = await tokens.make("scoped", ALL_ROLES, groups=["billing"], categories=["order"])
     transport = httpx.ASGITransport(create_app(mp, pages=Console))
     async with httpx.AsyncClient(
         transport=transport, base_url="http://milepost.example", follow_redirects=True
@@ -253,8 +253,8 @@ def test_every_route_is_here() -> None:
         if method in ("GET", "POST")
     }
     assert set(handlers) == set(CASES)
-    assert [route for route, handler in handlers.items() if handler.opt["within"] is None] == []
-    alike = {route for route, handler in handlers.items() if handler.opt["within"] is Within.ANY_SCOPE}
+    assert [route for route, handler in handlers.items() if handler.opt["scope_rule"] is None] == []
+    alike = {route for route, handler in handlers.items() if handler.opt["scope_rule"] is ScopeRule.ANY_SCOPE}
     narrowed = {("GET", "/"), ("GET", "/parked"), ("GET", "/tokens")}
     assert alike | narrowed == {route for route, case in CASES.items() if not case.outside}
 
@@ -291,9 +291,9 @@ async def events_of(client: httpx.AsyncClient, path: str, until: str) -> AsyncIt
 async def test_what_follows_keeps_to_the_scope(
     mp: Milepost, database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "WATCHED", watch.Pace(0.05, 0, 0.05))
-    tokens = Tokens(mp.log.database, schema)
-    secret = await tokens.make("scoped", EVERY_ROLE, groups=["billing"], categories=["order"])
+    monkeypatch.setattr(poller, "WATCHED_PACE", poller.PollPace(0.05, 0, 0.05))
+    tokens = TokenStore(mp)
+    secret = await tokens.make("scoped", ALL_ROLES, groups=["billing"], categories=["order"])
     async with serving(Milepost(database_url, schema=schema), access="tokens", pages=Console) as server:
         async with server.client(follow_redirects=True) as client:
             await Browser(client).log_in(secret)
@@ -320,12 +320,12 @@ async def test_what_follows_ends_with_the_token_and_the_session(
     mp: Milepost, database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch, path: str, how: str
 ) -> None:
     """What is appended after that is not sent any more."""
-    for module in (live, tail):
-        monkeypatch.setattr(module, "LOOK", 0.05)
-    monkeypatch.setattr(watch, "WATCHED", watch.Pace(0.05, 0, 0.05))
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
-    tokens = Tokens(mp.log.database, schema)
-    secret = await tokens.make("ada", EVERY_ROLE)
+    for module in (live, log):
+        monkeypatch.setattr(module, "STAY_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(poller, "WATCHED_PACE", poller.PollPace(0.05, 0, 0.05))
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.0)
+    tokens = TokenStore(mp)
+    secret = await tokens.make("ada", ALL_ROLES)
     async with serving(Milepost(database_url, schema=schema), access="tokens", pages=Console) as server:
         async with server.client(follow_redirects=True) as client:
             browser = Browser(client)
@@ -353,11 +353,11 @@ async def test_a_subscription_is_shown_only_as_far_as_the_scope_has_what_was_rea
     page = Call("subscriptions/billing/growing")
     assert (await browser.does("GET", page)).status_code == 200
 
-    async def changed_before(mp: Milepost, group: str, name: str) -> Definition | None:
+    async def changed_before(mp: Milepost, group: str, name: str) -> ShownDefinition | None:
         await mp.manage(f"{group}/{name}").update(category=["order", "wages"])
-        return await definition_of(mp, group, name)
+        return await load_definition(mp, group, name)
 
-    monkeypatch.setattr(subscription, "definition_of", changed_before)
+    monkeypatch.setattr(subscription, "load_definition", changed_before)
     answer = await browser.does("GET", page)
     assert answer.status_code == 403
     assert not FOREIGN.search(answer.text)

@@ -13,9 +13,9 @@ from console.test_pages import text_of
 from milepost import Milepost
 from milepost.console import Console, session
 from milepost.server import create_app
-from milepost.server.access import doorkeeper
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access import authentication
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from support import MakeMilepost, expire_token
 
 
@@ -27,7 +27,7 @@ async def mp(make_mp: MakeMilepost) -> AsyncIterator[Milepost]:
 
 @pytest.fixture
 async def secret(mp: Milepost) -> str:
-    return await Tokens(mp.log.database, mp.settings["schema"].value).make("ada", [Role.READ])
+    return await TokenStore(mp).make("ada", [TokenRole.READ])
 
 
 @asynccontextmanager
@@ -67,9 +67,9 @@ async def test_it_ends_in_time(mp: Milepost, secret: str, monkeypatch: pytest.Mo
     async with client_of(mp) as client:
         await logged_in(client, secret)
         now = time()
-        monkeypatch.setattr(session, "time", lambda: now + session.LASTS - 10)
+        monkeypatch.setattr(session, "time", lambda: now + session.SESSION_SECONDS - 10)
         assert (await client.get("/console")).status_code == 200
-        monkeypatch.setattr(session, "time", lambda: now + session.LASTS + 10)
+        monkeypatch.setattr(session, "time", lambda: now + session.SESSION_SECONDS + 10)
         assert (await client.get("/console")).headers["location"] == "/console/login?next=%2Fconsole"
 
 
@@ -77,11 +77,11 @@ async def test_it_ends_in_time(mp: Milepost, secret: str, monkeypatch: pytest.Mo
 async def test_it_ends_with_its_token(
     mp: Milepost, secret: str, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.0)
     async with client_of(mp) as client:
         await logged_in(client, secret)
         assert (await client.get("/console")).status_code == 200
-        tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+        tokens = TokenStore(mp)
         await (tokens.revoke("ada") if how == "revoked" else expire_token(mp, "ada"))
         assert (await client.get("/console")).status_code == 303
         # What was sent is not lost without a word.
@@ -127,27 +127,29 @@ async def test_logging_out_ends_the_session_on_other_servers_that_know_it(
             assert (await there.get("/console")).status_code == 200
             await logged_out(here)
             # What is known there serves for two seconds: this is later.
-            monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
+            monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.0)
             assert (await there.get("/console")).status_code == 303
 
 
 async def test_an_ended_session_is_remembered_until_its_cookie_is_over(mp: Milepost, secret: str) -> None:
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
+    tokens = TokenStore(mp)
     [token] = (await tokens.in_force()).tokens
     await tokens.end_session(token.id, b"over", -1)
-    await tokens.end_session(token.id, b"long", session.ENDED_KEPT_SECONDS)
+    await tokens.end_session(token.id, b"long", session.ENDED_SESSION_SECONDS)
     assert (await tokens.in_force()).ended_sessions == {b"long"}
-    await tokens.end_session(token.id, b"long", session.ENDED_KEPT_SECONDS)
+    await tokens.end_session(token.id, b"long", session.ENDED_SESSION_SECONDS)
     stored = f"select nonce from {mp.settings['schema'].value}.ended_sessions"
     assert await mp.log.database.execute(stored, {}) == [(b"long",)]
 
 
 async def test_one_sees_until_when_the_token_lasts(mp: Milepost, secret: str) -> None:
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-    lasting = await tokens.make("contractor", [Role.READ, Role.OPERATE], expires=timedelta(days=3, minutes=30))
-    await tokens.make("gone", [Role.READ])
+    tokens = TokenStore(mp)
+    lasting = await tokens.make(
+        "contractor", [TokenRole.READ, TokenRole.OPERATE], expires=timedelta(days=3, minutes=30)
+    )
+    await tokens.make("gone", [TokenRole.READ])
     await tokens.revoke("gone")
-    await tokens.make("past", [Role.READ])
+    await tokens.make("past", [TokenRole.READ])
     await expire_token(mp, "past")
     async with client_of(mp) as client:
         await logged_in(client, secret)
@@ -165,12 +167,12 @@ async def test_one_sees_until_when_the_token_lasts(mp: Milepost, secret: str) ->
 
 
 async def test_whoever_has_only_the_database_cannot_make_one(mp: Milepost, secret: str) -> None:
-    [token] = (await Tokens(mp.log.database, mp.settings["schema"].value).in_force()).tokens
+    [token] = (await TokenStore(mp).in_force()).tokens
     for guess in (token.hash.hex(), "", "mp_" + "A" * 43):
-        forged = session.seal(token, guess)
+        forged = session.seal_session(token, guess)
         async with client_of(mp, milepost_session=forged) as client:
             assert (await client.get("/console")).status_code == 303
-    async with client_of(mp, milepost_session=session.seal(token, secret)) as client:
+    async with client_of(mp, milepost_session=session.seal_session(token, secret)) as client:
         assert (await client.get("/console")).status_code == 200
 
 

@@ -7,21 +7,27 @@ from time import monotonic
 
 import pytest
 
-from milepost.console import watch as watching
-from milepost.console.charts import chart
-from milepost.console.history import POINTS, SPAN, History, Point, handling
-from milepost.console.live import Live
-from milepost.console.snapshot import LogState, Snapshot
-from milepost.console.watch import Pace, Watch
+from milepost.console import poller as watching
+from milepost.console.charts import (
+    HISTORY_SECONDS,
+    MAX_POINTS,
+    HistoryPoint,
+    RecentHistory,
+    chart,
+    mean_handling_seconds,
+)
+from milepost.console.live import LivePages
+from milepost.console.poller import OverviewPoller, PollPace
+from milepost.console.snapshot import LogState, OverviewSnapshot
 from milepost.errors import Unavailable
-from milepost.server.stopping import Stopping
+from milepost.server.shutdown import Shutdown
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(0.01, 0, 30))
-    monkeypatch.setattr(watching, "ALONE", Pace(3600, 0, 3600))
-    monkeypatch.setattr(watching, "LINGER", 0.05)
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(0.01, 0, 30))
+    monkeypatch.setattr(watching, "IDLE_PACE", PollPace(3600, 0, 3600))
+    monkeypatch.setattr(watching, "LINGER_SECONDS", 0.05)
 
 
 class Looks:
@@ -31,22 +37,24 @@ class Looks:
         self.count = 0
         self.fails = False
 
-    async def __call__(self, number: int) -> Snapshot:
+    async def __call__(self, number: int) -> OverviewSnapshot:
         self.count += 1
         if self.fails:
             raise Unavailable("PostgreSQL: gone")
-        return Snapshot(number, monotonic(), datetime.now(UTC), [], [], [], LogState(self.count, 0, None, ()))
+        return OverviewSnapshot(
+            number, monotonic(), datetime.now(UTC), [], [], [], LogState(self.count, 0, None, ())
+        )
 
 
 async def test_all_who_watch_are_given_the_same_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(3600, 0, 3600))
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
     with watch.watching():
         last = (await watch.after(0)).number
         for _ in range(5):
             waiting = [asyncio.create_task(watch.after(last)) for _ in range(10)]
-            await watch.look_again()
+            await watch.refresh()
             [number] = {snapshot.number for snapshot in await asyncio.gather(*waiting)}
             assert number == last + 1
             last = number
@@ -56,7 +64,7 @@ async def test_all_who_watch_are_given_the_same_looks(monkeypatch: pytest.Monkey
 
 async def test_nobody_watches_nobody_looks() -> None:
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
     with watch.watching():
         await watch.after(0)
     task = watch._task
@@ -70,48 +78,48 @@ async def test_nobody_watches_nobody_looks() -> None:
 
 
 async def test_a_page_is_given_what_was_seen_a_moment_ago(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(3600, 0, 3600))
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
     first, *others = await asyncio.gather(*(watch.now() for _ in range(5)))
     assert looks.count == 1
     assert all(other is first for other in others)
-    assert (await watch.look_again()).number == first.number + 1
+    assert (await watch.refresh()).number == first.number + 1
 
 
 def test_a_look_that_takes_long_is_made_less_often() -> None:
-    pace = Pace(seconds=2, share=40, slowest=30)
+    pace = PollPace(seconds=2, share=40, slowest=30)
     assert [pace.after(took) for took in (0.001, 0.1, 10)] == [2, 4, 30]
 
 
 async def test_only_looks_that_take_long_each_time_are_made_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     rests: list[float] = []
 
-    class Noted(Pace):
+    class Noted(PollPace):
         def after(self, took: float) -> float:
             rests.append(super().after(took))
             return rests[-1]
 
-    monkeypatch.setattr(watching, "WATCHED", Noted(0.01, 1_000_000, 3600))
+    monkeypatch.setattr(watching, "WATCHED_PACE", Noted(0.01, 1_000_000, 3600))
     looks = Looks()
 
-    async def look(number: int) -> Snapshot:
+    async def look(number: int) -> OverviewSnapshot:
         await asyncio.sleep(0.02)
         return await looks(number)
 
-    watch = Watch(look)
+    watch = OverviewPoller(look)
     async with asyncio.timeout(60):
         with watch.watching():
             while 3600 not in rests:
                 await asyncio.sleep(0.01)
-    assert rests == [0.01] * (watching.FEW - 1) + [3600]
-    assert looks.count == watching.FEW
+    assert rests == [0.01] * (watching.SLOW_POLLS_BEFORE_BACKOFF - 1) + [3600]
+    assert looks.count == watching.SLOW_POLLS_BEFORE_BACKOFF
     await watch.stop()
 
 
 async def test_a_server_looks_from_its_start_and_often_as_soon_as_somebody_watches() -> None:
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
     async with asyncio.timeout(60), watch.running():
         first = await watch.after(0)
         with watch.watching():
@@ -125,8 +133,8 @@ async def test_a_server_looks_from_its_start_and_often_as_soon_as_somebody_watch
 
 
 async def test_a_server_looks_also_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "ALONE", Pace(0.01, 0, 30))
-    watch = Watch(Looks())
+    monkeypatch.setattr(watching, "IDLE_PACE", PollPace(0.01, 0, 30))
+    watch = OverviewPoller(Looks())
     async with asyncio.timeout(60), watch.running():
         while len(watch.history.log_rates()) < 3:
             await watch.after(watch._number)
@@ -134,7 +142,7 @@ async def test_a_server_looks_also_while_nobody_watches(monkeypatch: pytest.Monk
 
 async def test_what_keeps_anybody_from_looking_is_told_and_passes() -> None:
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
     with watch.watching():
         newest = await watch.after(0)
         looks.fails = True
@@ -153,27 +161,27 @@ async def test_what_keeps_anybody_from_looking_is_told_and_passes() -> None:
 
 
 async def test_history_is_bounded_and_forgets_who_is_gone() -> None:
-    history = History()
+    history = RecentHistory()
     looks = Looks()
-    for number in range(POINTS * 2):
+    for number in range(MAX_POINTS * 2):
         history.add(await looks(number))
-    assert len(history.log_rates()) == POINTS - 1
+    assert len(history.log_rates()) == MAX_POINTS - 1
     assert history.of("shop/gone") == ()
 
 
-def snapshot(at: float, position: int) -> Snapshot:
-    return Snapshot(1, at, datetime.now(UTC), [], [], [], LogState(position, position, None, ()))
+def snapshot(at: float, position: int) -> OverviewSnapshot:
+    return OverviewSnapshot(1, at, datetime.now(UTC), [], [], [], LogState(position, position, None, ()))
 
 
 def test_what_is_older_than_some_minutes_is_forgotten() -> None:
-    history = History()
-    for at, position in ((0, 0), (100, 50), (SPAN + 50, 100)):
+    history = RecentHistory()
+    for at, position in ((0, 0), (100, 50), (HISTORY_SECONDS + 50, 100)):
         history.add(snapshot(at, position))
-    assert history.log_rates() == [(SPAN + 50, 50 / (SPAN - 50))]
+    assert history.log_rates() == [(HISTORY_SECONDS + 50, 50 / (HISTORY_SECONDS - 50))]
 
 
 def test_the_rate_of_the_log_is_that_of_the_last_seconds() -> None:
-    history = History()
+    history = RecentHistory()
     assert history.log_rate(0) is None
     history.add(snapshot(0, 0))
     assert history.log_rate(0) is None
@@ -184,20 +192,20 @@ def test_the_rate_of_the_log_is_that_of_the_last_seconds() -> None:
     assert history.log_rate(106) == 20
 
 
-def point(at: float, attempts: int, seconds: float) -> Point:
-    return Point(at=at, lag=0, age=0, rate=1, attempts=attempts, handling_seconds=seconds)
+def point(at: float, attempts: int, seconds: float) -> HistoryPoint:
+    return HistoryPoint(at=at, lag=0, age=0, rate=1, attempts=attempts, handling_seconds=seconds)
 
 
 def test_the_handling_time_is_what_workers_measured() -> None:
-    assert handling([]) == []
-    assert handling([point(0, 10, 5.0)]) == []
+    assert mean_handling_seconds([]) == []
+    assert mean_handling_seconds([point(0, 10, 5.0)]) == []
     # They tell every few seconds, so that some looks find nothing new.
     points = [point(0, 10, 5.0), point(2, 20, 6.0), point(4, 20, 6.0), point(20, 20, 6.0), point(22, 24, 8.0)]
-    assert handling(points) == [(2, 0.1), (4, 0.1), (20, 0.0), (22, 0.5)]
+    assert mean_handling_seconds(points) == [(2, 0.1), (4, 0.1), (20, 0.0), (22, 0.5)]
 
 
 def test_a_worker_that_is_forgotten_makes_no_handling_time() -> None:
-    assert handling([point(0, 100, 50.0), point(2, 10, 1.0)]) == [(2, 0.0)]
+    assert mean_handling_seconds([point(0, 100, 50.0), point(2, 10, 1.0)]) == [(2, 0.0)]
 
 
 def test_a_chart_is_drawn_by_time() -> None:
@@ -207,13 +215,13 @@ def test_a_chart_is_drawn_by_time() -> None:
 
 
 async def test_ten_open_pages_cost_one_look_and_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(3600, 0, 3600))
     looks, drawn = Looks(), list[int]()
-    watch = Watch(looks)
-    live = Live(watch, Stopping())
+    watch = OverviewPoller(looks)
+    live = LivePages(watch, Shutdown())
     arrived = [asyncio.Queue[bytes]() for _ in range(10)]
 
-    async def draw(snapshot: Snapshot) -> dict[str, str]:
+    async def draw(snapshot: OverviewSnapshot) -> dict[str, str]:
         # Others come while it asks the database.
         await asyncio.sleep(0)
         drawn.append(snapshot.number)
@@ -233,7 +241,7 @@ async def test_ten_open_pages_cost_one_look_and_are_drawn_once(monkeypatch: pyte
         async with asyncio.timeout(60):
             await asyncio.gather(*(queue.get() for queue in arrived))
             for _ in range(3):
-                await watch.look_again()
+                await watch.refresh()
                 assert len({await queue.get() for queue in arrived}) == 1
     finally:
         for page in pages:
@@ -247,18 +255,18 @@ async def test_ten_open_pages_cost_one_look_and_are_drawn_once(monkeypatch: pyte
 async def test_an_open_page_is_sent_nothing_more_once_its_reader_may_not_stay(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
-    watch = Watch(Looks())
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(3600, 0, 3600))
+    watch = OverviewPoller(Looks())
     stays, arrived = True, asyncio.Queue[bytes]()
 
-    async def draw(snapshot: Snapshot) -> dict[str, str]:
+    async def draw(snapshot: OverviewSnapshot) -> dict[str, str]:
         return {"numbers": str(snapshot.number)}
 
     async def may_stay() -> bool:
         return stays
 
     async def follow() -> None:
-        async with aclosing(Live(watch, Stopping()).pieces("page", draw, may_stay, since=0)) as pieces:
+        async with aclosing(LivePages(watch, Shutdown()).pieces("page", draw, may_stay, since=0)) as pieces:
             async for piece in pieces:
                 arrived.put_nowait(piece)
 
@@ -268,7 +276,7 @@ async def test_an_open_page_is_sent_nothing_more_once_its_reader_may_not_stay(
             while b"event: regions" not in await arrived.get():
                 pass
             stays = False
-            await watch.look_again()
+            await watch.refresh()
             assert b"event: ended" in await arrived.get()
             await page
     finally:
@@ -277,17 +285,17 @@ async def test_an_open_page_is_sent_nothing_more_once_its_reader_may_not_stay(
 
 
 async def test_an_open_page_is_told_of_an_outage_and_of_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "WATCHED", Pace(3600, 0, 3600))
+    monkeypatch.setattr(watching, "WATCHED_PACE", PollPace(3600, 0, 3600))
     looks = Looks()
-    watch = Watch(looks)
+    watch = OverviewPoller(looks)
 
-    async def draw(snapshot: Snapshot) -> dict[str, str]:
+    async def draw(snapshot: OverviewSnapshot) -> dict[str, str]:
         return {"numbers": "the same"}
 
     async def may_stay() -> bool:
         return True
 
-    pieces = Live(watch, Stopping()).pieces("page", draw, may_stay, since=0)
+    pieces = LivePages(watch, Shutdown()).pieces("page", draw, may_stay, since=0)
     async with asyncio.timeout(60), aclosing(pieces):
         assert [(await anext(pieces)).split(b"\n")[0] for _ in range(3)] == [
             b"retry: 2000",
@@ -296,25 +304,25 @@ async def test_an_open_page_is_told_of_an_outage_and_of_its_end(monkeypatch: pyt
         ]
         looks.fails = True
         with pytest.raises(Unavailable):
-            await watch.look_again()
+            await watch.refresh()
         assert b"The database cannot be reached" in await anext(pieces)
         with pytest.raises(Unavailable):
             watch.check()
         looks.fails = False
-        await watch.look_again()
+        await watch.refresh()
         assert (await anext(pieces)).startswith(b"event: live")
         watch.check()
     await watch.stop()
 
 
 async def test_a_database_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "PATIENCE", 0.05)
+    monkeypatch.setattr(watching, "POLL_TIMEOUT_SECONDS", 0.05)
 
-    async def look(number: int) -> Snapshot:
+    async def look(number: int) -> OverviewSnapshot:
         await asyncio.Event().wait()
         raise AssertionError
 
-    watch = Watch(look)
+    watch = OverviewPoller(look)
     async with asyncio.timeout(60):
         found = await asyncio.gather(*(watch.now() for _ in range(20)), return_exceptions=True)
     assert all(isinstance(each, Unavailable) for each in found)

@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from milepost.console.charts import sparkline
-from milepost.console.flash import Flash, flash_of
-from milepost.console.regions import Regions, changed
-from milepost.console.words import ago, duration, rate, visible
+from milepost.console.live import LiveRegions, changed_regions
+from milepost.console.request import Flash, read_flash
+from milepost.console.templating import ago, duration, rate, visible
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,12 @@ def test_what_can_be_seen_stays() -> None:
 
 def test_a_region_that_only_grew_older_has_not_changed() -> None:
     older, newer = '<time datetime="x">3 s ago</time> 1', '<time datetime="x">4 s ago</time> 1'
-    assert changed({"a": older, "b": "1"}, {"a": newer, "b": "2"}) == {"b": "2"}
-    assert changed({"a": older}, {"a": newer.replace(" 1", " 2")}) != {}
+    assert changed_regions({"a": older, "b": "1"}, {"a": newer, "b": "2"}) == {"b": "2"}
+    assert changed_regions({"a": older}, {"a": newer.replace(" 1", " 2")}) != {}
 
 
 def test_a_region_escapes_its_id_and_attributes() -> None:
-    html = Regions()('"><script>', class_='a"b', caller=lambda: "text")  # type: ignore[arg-type, return-value]
+    html = LiveRegions()('"><script>', class_='a"b', caller=lambda: "text")  # type: ignore[arg-type, return-value]
     assert "<script>" not in html
     assert 'class="a&#34;b"' in html
 
@@ -67,7 +67,7 @@ def test_a_line_that_does_not_change_is_drawn_alike() -> None:
 
 def test_a_word_on_what_was_done_survives_its_cookie() -> None:
     flash = Flash("3 messages are tried again: <b>\n\u202e", "problem")
-    assert flash_of(flash.encoded()) == flash
+    assert read_flash(flash.encoded()) == flash
     assert len(Flash("x" * 100_000).encoded()) < 4000
     for wrong in ("", None, "%%%", "e30", "bnVsbA=="):
-        assert flash_of(wrong) is None
+        assert read_flash(wrong) is None

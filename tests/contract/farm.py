@@ -12,15 +12,15 @@ from patience import last_lines
 SERVE = """
 import asyncio, json, sys
 from milepost import Milepost
-from milepost.server import create_app, serving
+from milepost.server import create_app, process
 
 running = []
 
 async def serve(url, schema):
-    with serving.listen("127.0.0.1", 0) as listener:
+    with process.listen("127.0.0.1", 0) as listener:
         async with Milepost(url, schema=schema) as mp:
             address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-            running.append(serving.Process(create_app(mp, access="local", advertise=address), grace=0))
+            running.append(process.ServerProcess(create_app(mp, access="local", advertise=address), grace=0))
             print(listener.getsockname()[1], flush=True)
             await running[-1].serve(sockets=[listener])
 
@@ -28,8 +28,8 @@ async def main():
     loop, task = asyncio.get_running_loop(), None
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         if line.strip() == "stop":
-            for process in running:
-                process.should_exit = process.force_exit = True
+            for server in running:
+                server.should_exit = server.force_exit = True
             running.clear()
             await asyncio.wait([task])
             print("stopped", flush=True)

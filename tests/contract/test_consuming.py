@@ -27,12 +27,12 @@ from milepost import (
     UnknownSubscription,
     by_correlation,
 )
-from milepost.client.consumer import Consumer as RemoteConsumer
-from milepost.client.delivery import Delivery as RemoteDelivery
+from milepost.client.consumer import ClientConsumer as RemoteConsumer
+from milepost.client.delivery import ClientDelivery as RemoteDelivery
 from milepost.dispatch import State
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.deliveries import DeliveryInfo
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.operate.deliveries import DeliveryInfo
 from patience import looked_at, within
 
 AnyConsumer = Consumer | RemoteConsumer

@@ -377,7 +377,7 @@ async def test_a_lane_that_reads_no_further(both: Both) -> None:
 
 
 async def test_who_holds_the_horizon(both: Both, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
     await both.create_subscription("shipping")
     async with mp.log.database.connection() as holder, holder.transaction():
         await mp.append("order-1", order(1), connection=holder)

@@ -19,10 +19,10 @@ from opentelemetry.trace import SpanKind, StatusCode, TraceFlags
 from contrib.telemetry import Telemetry, context_of, is_child
 from engine.consuming.taking import ack, orders, take
 from milepost import Context, Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction
-from milepost.complaints import Complaints
-from milepost.engine.instrument import CallEnd
-from milepost.log import instrument as instruments
-from milepost.log.instrument import AppendEnd
+from milepost.engine.declare.handler import CallEnd
+from milepost.log import append as instruments
+from milepost.log.append import AppendEnd
+from milepost.throttled_warnings import ThrottledWarnings
 from support import MakeMilepost, qualified
 
 
@@ -39,8 +39,8 @@ def mp(mp: Milepost, telemetry: Telemetry) -> Milepost:
 @pytest.fixture(autouse=True)
 def _forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test complained of does not keep another from complaining."""
-    fresh = Complaints(logging.getLogger("milepost.instruments"), "an instrument")
-    monkeypatch.setattr(instruments.complaints, "make", fresh.make)
+    fresh = ThrottledWarnings(logging.getLogger("milepost.instruments"), "an instrument")
+    monkeypatch.setattr(instruments.instrument_warnings, "warn", fresh.warn)
 
 
 async def metadata_of(mp: Milepost, stream: str) -> list[dict[str, Any]]:
@@ -535,7 +535,7 @@ class TestMetrics:
     async def test_lag_is_asked_when_it_is_collected(
         self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
+        monkeypatch.setattr("milepost.contrib.gauges.GAUGES_TIMEOUT_SECONDS", 60)
         go_on = asyncio.Event()
 
         @mp.subscription("slow", category="order", lanes=1)
@@ -561,8 +561,8 @@ class TestMetrics:
     async def test_who_holds_the_horizon(
         self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
-        monkeypatch.setattr("milepost.contrib.outlook.FRESH", 0.0)
+        monkeypatch.setattr("milepost.contrib.gauges.GAUGES_TIMEOUT_SECONDS", 60)
+        monkeypatch.setattr("milepost.contrib.gauges.GAUGES_FRESH_SECONDS", 0.0)
 
         @mp.subscription("orders", category="order", lanes=1)
         async def handle(message: Message[Any]) -> None: ...
@@ -579,7 +579,7 @@ class TestMetrics:
     async def test_lanes_that_read_no_further(
         self, mp: Milepost, telemetry: Telemetry, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.contrib.outlook.PATIENCE", 60)
+        monkeypatch.setattr("milepost.contrib.gauges.GAUGES_TIMEOUT_SECONDS", 60)
 
         @mp.subscription("orders", category="order", lanes=1, max_waiting=2)
         async def handle(message: Message[Any]) -> None:

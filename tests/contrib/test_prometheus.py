@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.consuming.taking import ack, orders, take
 from milepost import Message, Milepost, NewMessage, Park, Retry, Skip, Unavailable
-from milepost.cli.metrics import Metrics as ProcessMetrics
-from milepost.contrib import outlook
-from milepost.contrib.outlook import LogOutlook, SubscriptionOutlook
+from milepost.cli.run.reports import ProcessMetrics as ProcessMetrics
+from milepost.contrib import gauges
+from milepost.contrib.gauges import LogGauges, SubscriptionGauges
 from milepost.contrib.prometheus import Metrics, instrument
-from milepost.engine.figures import BOUNDS, Figures
-from milepost.events import Stopped
+from milepost.engine.observe.counters import HISTOGRAM_BOUNDS_SECONDS, SubscriptionCounters
+from milepost.engine.observe.events import Stopped
 from support import MakeMilepost
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -61,7 +61,7 @@ async def eventually(read: Callable[[], Samples], name: str, wanted: float, **la
 async def test_everything_of_a_program(
     make_mp: MakeMilepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "FRESH", 0.0)
+    monkeypatch.setattr(gauges, "GAUGES_FRESH_SECONDS", 0.0)
     async with make_mp(group="billing") as mp:
         instrument(mp, registry)
 
@@ -281,21 +281,21 @@ async def _nothing(message: Message[Any]) -> None: ...
 async def test_on_the_programs_own_loop_the_answer_before_is_given(
     mp: Milepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "FRESH", 0.0)
+    monkeypatch.setattr(gauges, "GAUGES_FRESH_SECONDS", 0.0)
     mp.subscription("all", category="order", lanes=1)(_nothing)
     instrument(mp, registry)
     async with mp.running(), asyncio.timeout(60):
         assert "milepost_lag_seconds" not in {name for name, _ in read(generate_latest(registry))}
         while "milepost_lag_seconds" not in {name for name, _ in read(generate_latest(registry))}:
             await asyncio.sleep(0.01)
-        monkeypatch.setattr(outlook, "KEPT", 0.0)
+        monkeypatch.setattr(gauges, "GAUGES_KEPT_SECONDS", 0.0)
         assert "milepost_lag_seconds" not in {name for name, _ in read(generate_latest(registry))}
 
 
 async def test_a_loop_that_is_blocked_does_not_keep_others_waiting(
     mp: Milepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "PATIENCE", 0.05)
+    monkeypatch.setattr(gauges, "GAUGES_TIMEOUT_SECONDS", 0.05)
     mp.subscription("all", category="order", lanes=1)(_nothing)
     instrument(mp, registry)
     async with mp.running():
@@ -314,7 +314,7 @@ async def test_a_loop_that_is_blocked_does_not_keep_others_waiting(
 async def test_a_subscription_that_is_deleted_takes_nothing_else_along(
     mp: Milepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "FRESH", 0.0)
+    monkeypatch.setattr(gauges, "GAUGES_FRESH_SECONDS", 0.0)
     stopped = asyncio.Event()
 
     @mp.on_event
@@ -350,7 +350,7 @@ async def test_two_programs_of_a_process(make_mp: MakeMilepost, registry: Collec
 async def test_a_process_with_consumers_only(
     make_mp: MakeMilepost, registry: CollectorRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "FRESH", 0.0)
+    monkeypatch.setattr(gauges, "GAUGES_FRESH_SECONDS", 0.0)
 
     def look() -> Samples:
         return read(generate_latest(registry))
@@ -402,23 +402,23 @@ async def test_what_is_not_known_is_left_out(
 class TestProcesses:
     """Several processes of one program, added up."""
 
-    def counted(self, subscription: str, handled: int, lanes: int) -> Figures:
-        figures = Figures(subscription, handled=handled, lanes=lanes, seconds=handled * 0.002)
+    def counted(self, subscription: str, handled: int, lanes: int) -> SubscriptionCounters:
+        figures = SubscriptionCounters(subscription, handled=handled, lanes=lanes, seconds=handled * 0.002)
         figures.times[1] = handled
         return figures
 
     def test_sums_do_not_go_back_when_a_process_ends(self) -> None:
         metrics = ProcessMetrics("billing")
-        metrics.heard(1, self.counted("invoices", 5, 8))
-        metrics.heard(2, self.counted("invoices", 7, 8))
-        metrics.heard(2, self.counted("letters", 1, 4))
-        metrics.heard(2, self.counted("invoices", 9, 8))
+        metrics.record(1, self.counted("invoices", 5, 8))
+        metrics.record(2, self.counted("invoices", 7, 8))
+        metrics.record(2, self.counted("letters", 1, 4))
+        metrics.record(2, self.counted("invoices", 9, 8))
         found = read(metrics.text())
         assert value(found, "milepost_messages_handled_total", subscription="invoices") == 14
         assert value(found, "milepost_lanes_held", subscription="invoices") == 16
-        metrics.ended(2)
-        metrics.ended(3)
-        metrics.heard(4, self.counted("invoices", 1, 2))
+        metrics.remove_process(2)
+        metrics.remove_process(3)
+        metrics.record(4, self.counted("invoices", 1, 2))
         found = read(metrics.text())
         assert value(found, "milepost_messages_handled_total", subscription="invoices") == 15
         assert value(found, "milepost_handling_seconds_count", subscription="invoices") == 15
@@ -431,11 +431,11 @@ class TestProcesses:
 
     def test_the_newest_word_on_how_things_stand_holds_for_a_while(self, monkeypatch: pytest.MonkeyPatch) -> None:
         now = 1000.0
-        monkeypatch.setattr("milepost.cli.metrics.monotonic", lambda: now)
+        monkeypatch.setattr("milepost.cli.run.reports.monotonic", lambda: now)
         metrics = ProcessMetrics("billing")
         for process, lag in ((1, 5), (2, 3)):
-            metrics.heard(process, standing("invoices", lag))
-            metrics.heard(process, LogOutlook(horizon=lag, head=lag))
+            metrics.record(process, standing("invoices", lag))
+            metrics.record(process, LogGauges(horizon=lag, head=lag))
         found = read(metrics.text())
         assert value(found, "milepost_lag_positions", group="billing", subscription="invoices") == 3
         assert value(found, "milepost_log_horizon_position", group="billing") == 3
@@ -443,8 +443,8 @@ class TestProcesses:
         assert {name for name, _ in read(metrics.text())} == {"milepost_build_info"}
 
 
-def standing(subscription: str, lag: int) -> SubscriptionOutlook:
-    return SubscriptionOutlook(
+def standing(subscription: str, lag: int) -> SubscriptionGauges:
+    return SubscriptionGauges(
         subscription=subscription,
         status="running",
         lag_positions=lag,
@@ -458,7 +458,7 @@ def standing(subscription: str, lag: int) -> SubscriptionOutlook:
 
 
 def test_bounds_ascend() -> None:
-    assert list(BOUNDS) == sorted(set(BOUNDS))
+    assert list(HISTOGRAM_BOUNDS_SECONDS) == sorted(set(HISTOGRAM_BOUNDS_SECONDS))
 
 
 def test_without_the_package_it_says_what_to_install() -> None:

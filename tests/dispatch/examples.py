@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from milepost.dispatch.delivery import GONE, OPEN, READY, Delivery, Entry
-from milepost.dispatch.routes import Group, Member, Route, Routes
+from milepost.dispatch.delivery import STATUS_GONE, STATUS_OPEN, STATUS_READY, LaneDelivery, LaneEntry
+from milepost.dispatch.routing.groups import RouteGroup
+from milepost.dispatch.routing.route import Route, RouteMember
+from milepost.dispatch.routing.routes import Routes
 
 
 class Example:
@@ -20,10 +22,10 @@ class Example:
         return f"Example({self.position}, key={self.stream!r}, size={self.size}, **{self.properties})"
 
 
-def ready(position: int, *, key: str = "a", size: int = 100, **properties: Any) -> Entry[Example]:
+def ready(position: int, *, key: str = "a", size: int = 100, **properties: Any) -> LaneEntry[Example]:
     """An entry that can be handed out."""
     message = Example(position, key=key, size=size, **properties)
-    return Entry(position=position, message=message, key=key, size=size, place=READY)
+    return LaneEntry(position=position, message=message, key=key, size=size, status=STATUS_READY)
 
 
 class Desk:
@@ -31,14 +33,14 @@ class Desk:
 
     def __init__(self, strategy: str = "round_robin", bucket_of: Callable[[Example], int] | None = None) -> None:
         self.routes: Routes[Example] = Routes(strategy, bucket_of)
-        self.open: list[Delivery[Example]] = []
+        self.open: list[LaneDelivery[Example]] = []
 
-    def push(self, *entries: Entry[Example]) -> None:
+    def push(self, *entries: LaneEntry[Example]) -> None:
         """Queues what matches a group; the rest is left alone."""
         for entry in entries:
             group = self.routes.match(entry.message)
             if group is not None:
-                entry.place = READY
+                entry.status = STATUS_READY
                 self.routes.push(group, entry)
 
     def hand_out(self, most: int = 1_000_000) -> list[tuple[int, str]]:
@@ -46,8 +48,8 @@ class Desk:
         handed: list[tuple[int, str]] = []
         while len(handed) < most and (taken := self.routes.take()) is not None:
             entry, member = taken
-            entry.place = OPEN
-            delivery = Delivery(entry.message, 1, entry, member)
+            entry.status = STATUS_OPEN
+            delivery = LaneDelivery(entry.message, 1, entry, member)
             self.routes.opened(delivery)
             self.open.append(delivery)
             handed.append((entry.position, member.consumer.name))
@@ -57,10 +59,14 @@ class Desk:
         """Settles open deliveries."""
         for delivery in [each for each in self.open if each.entry.position in positions]:
             self.open.remove(delivery)
-            delivery.entry.place = GONE
+            delivery.entry.status = STATUS_GONE
             self.routes.closed(delivery)
 
-    def group(self, **properties: Any) -> Group[Example]:
+    def used_routes(self) -> list[str]:
+        """The route of each open delivery, in the order in which they were handed out."""
+        return [str(delivery.member.route) for delivery in self.open if delivery.member]
+
+    def group(self, **properties: Any) -> RouteGroup[Example]:
         """The group that takes a message with these properties."""
         found = self.routes.match(Example(0, **properties))
         assert found is not None
@@ -72,6 +78,6 @@ def route(text: str | None = None, priority: int = 0, name: str = "r", **capacit
     return Route(text, name=name, priority=priority, **capacities)
 
 
-def member(desk: Desk, consumer: str, name: str = "r") -> Member[Example]:
+def member(desk: Desk, consumer: str, name: str = "r") -> RouteMember[Example]:
     """One route of a consumer."""
     return desk.routes.consumers[consumer].members[name]

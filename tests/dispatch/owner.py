@@ -5,19 +5,19 @@ from typing import Any
 
 from dispatch.examples import Example
 from milepost.dispatch import (
-    Answer,
     Breaker,
-    Counts,
     Cursor,
-    Delivery,
+    DeliveryRow,
     Exchange,
+    ExchangeAnswer,
     HeldKey,
     Lane,
+    LaneDelivery,
     LaneState,
-    Loaded,
+    LoadedRow,
     Retry,
     Routes,
-    Row,
+    RowCounts,
     Settings,
     State,
 )
@@ -47,7 +47,7 @@ class Owner:
             routes=routes,
             random=lambda: chance,
         )
-        self.open: dict[int, Delivery[Example]] = {}
+        self.open: dict[int, LaneDelivery[Example]] = {}
 
     def fill(self, *messages: Example, up_to: int | None = None) -> bool:
         last = messages[-1].position if messages else 0
@@ -75,33 +75,40 @@ class Owner:
     def park(self, *positions: int, **why: Any) -> None:
         assert self.lane.park([self.open[position] for position in positions], self.now, **why) == []
 
+    def expire(self, now: float | None = None) -> list[LaneDelivery[Example]]:
+        """Retry what has timed out, each an attempt, and return it."""
+        when = self.now if now is None else now
+        late = self.lane.overdue(when)
+        assert self.lane.retry(late, when, reason="timed out") == []
+        return late
+
     def exchange(self) -> Exchange[Example]:
         made = self.lane.exchange(self.now)
         assert made is not None
         return made
 
-    def write(self, **answer: Any) -> dict[int, Row | None]:
+    def write(self, **answer: Any) -> dict[int, DeliveryRow | None]:
         """One exchange that commits: what became of which row."""
         exchange = self.exchange()
         self.lane.exchanged(self.answer(exchange, **answer))
         return {move.position: move.row for move in exchange.write.moves} if exchange.write else {}
 
-    def answer(self, exchange: Exchange[Example], **answer: Any) -> Answer[Example]:
+    def answer(self, exchange: Exchange[Example], **answer: Any) -> ExchangeAnswer[Example]:
         """What the store says when every move finds its row."""
-        return Answer(moved=[True] * len(exchange.write.moves if exchange.write else ()), **answer)
+        return ExchangeAnswer(moved=[True] * len(exchange.write.moves if exchange.write else ()), **answer)
 
     def states(self, **answer: Any) -> dict[int, str | None]:
         """As `write`, with the states alone; None: done."""
         return {position: str(row.state) if row else None for position, row in self.write(**answer).items()}
 
 
-def stored(position: int, state: str, *, key: str | None = "a", **more: Any) -> Loaded[Example]:
+def stored(position: int, state: str, *, key: str | None = "a", **more: Any) -> LoadedRow[Example]:
     """A row in the store, with its message."""
-    row = Row(position=position, key=key, state=State(state), **{"since": 50.0, **more})
-    return Loaded(row, Example(position, key=key or ""))
+    row = DeliveryRow(position=position, key=key, state=State(state), **{"since": 50.0, **more})
+    return LoadedRow(row, Example(position, key=key or ""))
 
 
-def held(*rows: Loaded[Example], more: bool = False) -> dict[str, HeldKey[Example]]:
+def held(*rows: LoadedRow[Example], more: bool = False) -> dict[str, HeldKey[Example]]:
     """An answer's rows, all of one key."""
     key = rows[0].row.key
     assert key is not None
@@ -110,7 +117,7 @@ def held(*rows: Loaded[Example], more: bool = False) -> dict[str, HeldKey[Exampl
 
 def start(position: int = 0, *ahead: tuple[int, int], **more: Any) -> LaneState[Example]:
     """What is stored when an owner comes."""
-    return LaneState(cursor=Cursor(position, ahead), **{"now": 100.0, "counts": Counts(), **more})
+    return LaneState(cursor=Cursor(position, ahead), **{"now": 100.0, "counts": RowCounts(), **more})
 
 
 def many(first: int, last: int, keys: Sequence[str] = ("a",)) -> list[Example]:

@@ -2,11 +2,11 @@
 
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
-from milepost.dispatch import Answer, Cursor, Retry, Row, State
-from milepost.dispatch.attempts import attempted, waiting
+from milepost.dispatch import Cursor, DeliveryRow, ExchangeAnswer, Retry, State
+from milepost.dispatch.retry import attempted_row, waiting_row
 
 
-def failed(owner: Owner, position: int) -> Row:
+def failed(owner: Owner, position: int) -> DeliveryRow:
     row = owner.write()[position]
     assert row is not None
     return row
@@ -22,7 +22,7 @@ def test_a_failed_message_waits_as_the_policy_says_and_has_its_row_before_the_cu
     assert write.cursor == Cursor(1)
     (move,) = write.moves
     assert move.replaces is None
-    assert move.row == Row(
+    assert move.row == DeliveryRow(
         position=1,
         key="a",
         state=State.RETRYING,
@@ -97,15 +97,15 @@ def test_a_retry_that_does_not_count_knows_no_limit() -> None:
 
 
 def test_who_waits_for_somebody_else_is_parked_when_its_time_is_over() -> None:
-    row = Row(position=1, key="a", state=State.RETRYING, since=100)
-    first = waiting(row, 100, 10, 600)
+    row = DeliveryRow(position=1, key="a", state=State.RETRYING, since=100)
+    first = waiting_row(row, 100, 10, 600)
     assert (first.state, first.due, first.waits_since) == ("retrying", 110, 100)
-    later = waiting(attempted(first, 695, more=0), 695, 10, 600)
+    later = waiting_row(attempted_row(first, 695, more=0), 695, 10, 600)
     assert (later.state, later.due, later.waits_since, later.attempts) == ("retrying", 700, 100, 0)
-    last = waiting(attempted(later, 700, more=0), 700, 10, 600)
+    last = waiting_row(attempted_row(later, 700, more=0), 700, 10, 600)
     assert (last.state, last.due, last.attempts) == ("parked", None, 0)
     # An attempt means that it could be read.
-    assert attempted(later, 700).waits_since is None
+    assert attempted_row(later, 700).waits_since is None
 
 
 def test_what_is_given_back_goes_out_again_at_once_and_counts_nothing() -> None:
@@ -123,9 +123,9 @@ def test_a_time_out_is_an_attempt() -> None:
     owner.fill(Example(1), up_to=1)
     owner.next()
     assert owner.lane.wake_at() == 130
-    assert owner.lane.expire(129.9) == []
+    assert owner.expire(129.9) == []
     owner.now = 130
-    assert owner.lane.expire(owner.now) == [owner.open[1]]
+    assert owner.expire() == [owner.open[1]]
     row = failed(owner, 1)
     assert (row.state, row.attempts, row.reason) == ("retrying", 1, "timed out")
 
@@ -135,8 +135,8 @@ def test_extending_moves_the_time_out() -> None:
     owner.fill(Example(1), up_to=1)
     owner.next()
     assert owner.lane.extend([owner.open[1]], 120, 30) == []
-    assert owner.lane.expire(149.9) == []
-    assert owner.lane.expire(150) == [owner.open[1]]
+    assert owner.expire(149.9) == []
+    assert owner.expire(150) == [owner.open[1]]
 
 
 def test_the_time_outs_of_settled_messages_take_no_memory() -> None:
@@ -176,7 +176,7 @@ def test_a_person_who_was_faster_wins() -> None:
     owner.next()
     owner.retry(1)
     owner.exchange()
-    owner.lane.exchanged(Answer(moved=[False]))
+    owner.lane.exchanged(ExchangeAnswer(moved=[False]))
     assert owner.lane.urgent(owner.now)
     assert owner.next() == []
 

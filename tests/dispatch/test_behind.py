@@ -4,12 +4,12 @@ from typing import Any
 
 from dispatch.examples import Example, route
 from dispatch.owner import Owner, start, stored
-from milepost.dispatch import Ask, Counts, Loaded, Routes
+from milepost.dispatch import ExchangeQuery, LoadedRow, Routes, RowCounts
 
 
-def unrouted(position: int, label: str | None = None, **properties: Any) -> Loaded[Example]:
+def unrouted(position: int, label: str | None = None, **properties: Any) -> LoadedRow[Example]:
     loaded = stored(position, "unrouted", key=None, route=label)
-    return Loaded(loaded.row, Example(position, **properties))
+    return LoadedRow(loaded.row, Example(position, **properties))
 
 
 def lane(strategy: str = "round_robin", **settings: Any) -> Owner:
@@ -17,7 +17,7 @@ def lane(strategy: str = "round_robin", **settings: Any) -> Owner:
     return Owner(routes=routes, **{"ordered": False, "state": start(1000, rows=True), **settings})
 
 
-def asked(owner: Owner) -> Ask:
+def asked(owner: Owner) -> ExchangeQuery:
     ask = owner.exchange().ask
     owner.lane.abandon()
     assert ask is not None
@@ -57,7 +57,7 @@ def test_a_route_that_is_behind_holds_up_no_other() -> None:
     owner.lane.join("old", [route("p == 1")])
     owner.fill(Example(1, p=2), Example(2, p=1), up_to=2)
     owner.routed()
-    owner.write(counts=Counts(unrouted=1))
+    owner.write(counts=RowCounts(unrouted=1))
     owner.lane.join("new", [route("p == 2")])
     owner.fill(Example(3, p=1), Example(4, p=2), up_to=4)
     assert owner.routed() == [(3, "old")]
@@ -68,7 +68,7 @@ def test_a_busy_route_does_not_keep_a_new_one_from_its_rows() -> None:
     owner.lane.join("busy", [route("p == 1")])
     owner.fill(Example(1, p=2), *(Example(n, p=1) for n in range(2, 50)), up_to=50)
     owner.next(limit=10)
-    owner.write(counts=Counts(unrouted=1))
+    owner.write(counts=RowCounts(unrouted=1))
     owner.lane.join("new", [route("p == 2")])
     owner.next(limit=10)
     assert asked(owner).unrouted_after == 0
@@ -93,7 +93,7 @@ def full(*consumers: tuple[str, str]) -> Owner:
 
 def test_what_was_set_aside_for_a_route_that_is_gone_goes_to_the_next_that_matches() -> None:
     owner = full(("first", "p == 1"), ("second", "q == 1"))
-    rows = owner.write(counts=Counts(unrouted=2))
+    rows = owner.write(counts=RowCounts(unrouted=2))
     assert rows
     label = next(iter(rows.values())).route  # type: ignore[union-attr]
     owner.lane.leave("first")
@@ -105,7 +105,7 @@ def test_what_was_set_aside_for_a_route_that_is_gone_goes_to_the_next_that_match
 
 def test_when_ranks_change_what_was_set_aside_is_looked_at_again() -> None:
     owner = full(("first", "p == 1"), ("second", "q == 1"), ("third", "p == 1"))
-    rows = owner.write(counts=Counts(unrouted=2))
+    rows = owner.write(counts=RowCounts(unrouted=2))
     label = next(iter(rows.values())).route  # type: ignore[union-attr]
     owner.lane.leave("first")
     owner.ack(*[n for n in owner.open if owner.open[n].consumer == "third"])
@@ -132,7 +132,7 @@ def test_rows_of_a_full_owner_do_not_all_come_into_memory() -> None:
         )
         owner.lane.next(owner.now)
     assert scans < 10
-    assert len(owner.lane._board.rows) <= 10
+    assert len(owner.lane._lane_memory.rows) <= 10
 
 
 def test_a_full_window_that_writing_would_relieve_is_urgent() -> None:
@@ -142,7 +142,7 @@ def test_a_full_window_that_writing_would_relieve_is_urgent() -> None:
     owner.routed()
     assert owner.lane.room() == 0
     assert owner.lane.urgent(owner.now)
-    owner.write(counts=Counts(unrouted=3))
+    owner.write(counts=RowCounts(unrouted=3))
     assert owner.lane.room() == 3
     assert not owner.lane.urgent(owner.now)
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dispatch.owner import Owner, many, start
-from milepost.dispatch import Breaker, Counts, Retry, Tally
-from milepost.dispatch.breaker import judged
+from milepost.dispatch import AttemptTally, Breaker, Retry, RowCounts
+from milepost.dispatch.breaker import breaker_state_after
 
 
 def failing(stall_after: int = 3, **settings: Any) -> Owner:
@@ -30,7 +30,7 @@ def test_attempts_that_ended_as_parked_or_timed_out_count_too() -> None:
     owner.park(1)
     owner.retry(2)
     assert owner.breaker.stalled is None
-    owner.lane.expire(130)
+    owner.expire(130)
     assert owner.breaker.stalled is not None
 
 
@@ -59,7 +59,7 @@ def test_more_retrying_than_allowed_stalls_at_the_next_failure() -> None:
     owner.fill(*many(1, 10), up_to=10)
     owner.next(limit=3)
     owner.retry(1)
-    owner.write(counts=Counts(retrying=101), streak=1)
+    owner.write(counts=RowCounts(retrying=101), streak=1)
     assert owner.breaker.stalled is None
     owner.retry(2)
     assert owner.breaker.stalled == "101 messages are retrying, more than 100"
@@ -115,7 +115,7 @@ def test_its_state_is_the_subscriptions_and_comes_from_the_store() -> None:
     owner.ack(1)
     write = owner.exchange().write
     assert write is not None
-    assert write.tally == Tally(succeeded=1)
+    assert write.tally == AttemptTally(succeeded=1)
 
 
 def test_a_success_elsewhere_ends_it_here() -> None:
@@ -145,16 +145,16 @@ def test_lanes_of_a_subscription_share_it() -> None:
 @pytest.mark.parametrize(
     ("before", "tally", "retrying", "after"),
     [
-        ((0, None), Tally(0, 2), 2, (2, None)),
-        ((2, None), Tally(0, 1), 3, (3, "the last 3 attempts failed")),
-        ((2, None), Tally(5, 1), 3, (1, None)),
-        ((9, "why"), Tally(1, 0), 3, (0, None)),
-        ((9, "why"), Tally(0, 0), 3, (9, "why")),
-        ((0, None), Tally(1, 1), 4, (1, "4 messages are retrying, more than 3")),
-        ((0, None), Tally(1, 0), 4, (0, None)),
+        ((0, None), AttemptTally(0, 2), 2, (2, None)),
+        ((2, None), AttemptTally(0, 1), 3, (3, "the last 3 attempts failed")),
+        ((2, None), AttemptTally(5, 1), 3, (1, None)),
+        ((9, "why"), AttemptTally(1, 0), 3, (0, None)),
+        ((9, "why"), AttemptTally(0, 0), 3, (9, "why")),
+        ((0, None), AttemptTally(1, 1), 4, (1, "4 messages are retrying, more than 3")),
+        ((0, None), AttemptTally(1, 0), 4, (0, None)),
     ],
 )
 def test_what_is_stored_after_a_write(
-    before: tuple[int, str | None], tally: Tally, retrying: int, after: tuple[int, str | None]
+    before: tuple[int, str | None], tally: AttemptTally, retrying: int, after: tuple[int, str | None]
 ) -> None:
-    assert judged(*before, tally, retrying, 3) == after
+    assert breaker_state_after(*before, tally, retrying, 3) == after

@@ -3,8 +3,8 @@
 import pytest
 
 from dispatch.examples import Desk, Example, member, ready, route
-from milepost.dispatch.delivery import OPEN, Delivery
-from milepost.dispatch.routes import Route
+from milepost.dispatch.delivery import STATUS_OPEN, LaneDelivery
+from milepost.dispatch.routing.route import Route
 
 
 @pytest.mark.parametrize("wrong", [{"capacity": -1}, {"capacity_bytes": -1}])
@@ -171,7 +171,7 @@ def test_a_delivery_without_a_member_is_nobodys_charge() -> None:
     desk = Desk()
     desk.routes.join("x", [route()])
     entry = ready(1)
-    delivery: Delivery[Example] = Delivery(entry.message, 1, entry)
+    delivery: LaneDelivery[Example] = LaneDelivery(entry.message, 1, entry)
     desk.routes.opened(delivery)
     desk.routes.closed(delivery)
     assert member(desk, "x").messages == 0
@@ -184,9 +184,9 @@ def test_a_delivery_that_opens_after_its_route_is_gone_is_still_its_consumers() 
     taken = desk.routes.take()
     assert taken is not None
     entry, got = taken
-    entry.place = OPEN
+    entry.status = STATUS_OPEN
     desk.routes.configure("x", [])
-    delivery = Delivery(entry.message, 1, entry, got)
+    delivery = LaneDelivery(entry.message, 1, entry, got)
     desk.routes.opened(delivery)
     assert list(consumer.deliveries) == [delivery]
     desk.routes.closed(delivery)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from milepost.dispatch import Answer, Cursor, Lane, LaneState, Route, Routes, Settings
+from milepost.dispatch import Cursor, ExchangeAnswer, Lane, LaneState, Route, Routes, Settings
 
 MESSAGES = 400
 
@@ -48,7 +48,7 @@ def calls(routes: int) -> int:
     lane.next(0.0)
     step = max(1, routes // MESSAGES)
     messages = [Example(n, {"customer": (n * step) % routes}) for n in range(1, MESSAGES + 1)]
-    answer: Answer[Example] = Answer(rows=False)
+    answer: ExchangeAnswer[Example] = ExchangeAnswer(rows=False)
     settled = 0
     with Calls() as counted:
         lane.fill(messages, None, MESSAGES)

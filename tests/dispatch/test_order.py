@@ -7,7 +7,7 @@ import pytest
 
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
-from milepost.dispatch import Counts, Cursor, HeldKey, LimitReached, Row
+from milepost.dispatch import Cursor, DeliveryRow, HeldKey, LimitReached, RowCounts
 
 
 def test_a_later_message_of_a_key_waits_until_the_earlier_is_settled() -> None:
@@ -192,7 +192,7 @@ def test_at_max_waiting_the_cursor_stops_and_the_key_is_named() -> None:
     owner.fill(*many(1, 3), up_to=3)
     owner.next()
     owner.retry(1)
-    assert owner.states(counts=Counts(waiting=1, retrying=1)) == {1: "retrying", 2: "waiting"}
+    assert owner.states(counts=RowCounts(waiting=1, retrying=1)) == {1: "retrying", 2: "waiting"}
     assert owner.lane.cursor == Cursor(2)
     assert owner.lane.exchange(owner.now) is None
     assert owner.lane.stopped == LimitReached(limit="max_waiting", most=1, rows=1, key="a")
@@ -231,7 +231,7 @@ def parked_before_it_blocks() -> Owner:
 
 def test_when_on_park_becomes_block_what_was_parked_just_before_holds_its_key() -> None:
     owner = parked_before_it_blocks()
-    assert owner.states(rows=True, counts=Counts()) == {1: "parked"}
+    assert owner.states(rows=True, counts=RowCounts()) == {1: "parked"}
     assert owner.next() == []
     assert owner.states(rows=True) == {2: "waiting", 3: "waiting"}
 
@@ -313,7 +313,7 @@ def test_an_order_is_not_changed_while_something_is_written() -> None:
         reorder(owner, ordered=False)
 
 
-def reorder(owner: Owner, *, ordered: bool = True, rows: Mapping[int, Row] | None = None) -> None:
+def reorder(owner: Owner, *, ordered: bool = True, rows: Mapping[int, DeliveryRow] | None = None) -> None:
     owner.settings = replace(owner.settings, ordered=ordered)
     owner.lane.reorder(owner.settings, lambda message: message.stream if ordered else None, rows or {})
 

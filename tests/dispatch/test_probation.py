@@ -6,13 +6,23 @@ import pytest
 
 from dispatch.examples import Example
 from dispatch.owner import Owner, held, many, start, stored
-from milepost.dispatch import Answer, Cursor, Loaded, Retry, Route, Routes, Row, State, Suspicion
-from milepost.dispatch.attempts import ALONE, VANISHED
+from milepost.dispatch import (
+    Cursor,
+    DeliveryRow,
+    ExchangeAnswer,
+    LoadedRow,
+    Retry,
+    Route,
+    Routes,
+    State,
+    Suspicion,
+)
+from milepost.dispatch.retry import PROCESS_VANISHED_REASON, RUNS_ALONE_REASON
 
 POSSIBLE, CERTAIN = Suspicion.POSSIBLE, Suspicion.CERTAIN
 
 
-def suspecting(running: Loaded[Example], **settings: Any) -> Owner:
+def suspecting(running: LoadedRow[Example], **settings: Any) -> Owner:
     """An owner that has found a row which said `running`."""
     owner = Owner(state=start(1, unclean=True, rows=True, running=[running]), **settings)
     owner.write(held=held(running))
@@ -87,7 +97,7 @@ def test_what_was_running_when_a_process_vanished_runs_alone_and_its_row_says_so
     rows = owner.write()
     assert list(rows) == [1]
     assert rows[1] is not None
-    assert (rows[1].state, rows[1].attempts, rows[1].reason) == ("running", 0, ALONE)
+    assert (rows[1].state, rows[1].attempts, rows[1].reason) == ("running", 0, RUNS_ALONE_REASON)
     assert owner.next() == [1]
     assert owner.open[1].alone
     assert owner.open[1].attempt == 1
@@ -111,7 +121,7 @@ def test_a_suspect_that_fails_is_counted_once() -> None:
     assert (row.state, row.attempts) == ("retrying", 1)
 
 
-@pytest.mark.parametrize("reason", [ALONE, VANISHED])
+@pytest.mark.parametrize("reason", [RUNS_ALONE_REASON, PROCESS_VANISHED_REASON])
 def test_what_a_program_says_of_a_failure_makes_nobody_suspect(reason: str) -> None:
     owner = Owner()
     owner.fill(Example(1), up_to=1)
@@ -123,14 +133,14 @@ def test_what_a_program_says_of_a_failure_makes_nobody_suspect(reason: str) -> N
     assert not owner.lane.suspects
 
 
-def written(owner: Owner, position: int) -> Row:
+def written(owner: Owner, position: int) -> DeliveryRow:
     """What an exchange makes of a row."""
     row = owner.write()[position]
     assert row is not None
     return row
 
 
-def blaming(running: Loaded[Example], **settings: Any) -> Owner:
+def blaming(running: LoadedRow[Example], **settings: Any) -> Owner:
     """An owner that finds what ran alone when its process vanished."""
     return Owner(state=start(1, unclean=True, rows=True, running=[running]), **settings)
 
@@ -141,7 +151,7 @@ def test_what_ran_alone_when_its_process_vanished_failed_then_and_the_time_befor
     # It is to be written though nothing else happens.
     assert owner.lane.settled == 1
     row = written(owner, 1)
-    assert (row.state, row.attempts, row.total, row.reason) == ("retrying", 2, 2, VANISHED)
+    assert (row.state, row.attempts, row.total, row.reason) == ("retrying", 2, 2, PROCESS_VANISHED_REASON)
     # It waits as after any other second attempt.
     assert row.due == owner.now + 10
 
@@ -154,7 +164,7 @@ def test_each_time_it_ends_its_process_again_counts_once_until_it_is_parked() ->
     assert (row.state, row.attempts, row.due) == ("retrying", 3, again.now + 20)
     last = blaming(stored(1, "running", attempts=3, total=3, suspicion=CERTAIN), retry=Retry(attempts=4))
     row = written(last, 1)
-    assert (row.state, row.attempts, row.reason, row.due) == ("parked", 4, VANISHED, None)
+    assert (row.state, row.attempts, row.reason, row.due) == ("parked", 4, PROCESS_VANISHED_REASON, None)
 
 
 def test_without_a_process_that_vanished_nothing_is_blamed() -> None:
@@ -208,7 +218,7 @@ def test_a_suspect_that_fails_is_as_any_other_from_then_on() -> None:
     assert not owner.lane.suspects
 
 
-def routed(running: Loaded[Example], strategy: str = "round_robin") -> Owner:
+def routed(running: LoadedRow[Example], strategy: str = "round_robin") -> Owner:
     """An owner with consumers, that has found a row which said `running`."""
     routes: Routes[Example] = Routes(strategy, lambda message: message.position)
     state = start(1, unclean=True, rows=True, running=[running])
@@ -225,7 +235,7 @@ def test_a_suspect_that_nobody_wants_is_one_when_somebody_does() -> None:
     assert owner.next() == [2]
     owner.lane.join("two", [Route(None)])
     owner.next()
-    owner.write(unrouted=[Loaded(row, Example(1))])
+    owner.write(unrouted=[LoadedRow(row, Example(1))])
     # The other one is out: it waits until it can be alone, and its row does not say before that it is.
     assert owner.next() == []
     assert (owner.lane.suspects, owner.lane.in_flight) == (True, 1)
@@ -257,7 +267,7 @@ def test_a_suspect_that_is_pinned_to_one_who_pauses_while_others_go_on_is_as_any
             break
         moves = exchange.write.moves if exchange.write else ()
         row = next((move.row for move in moves if move.row), row)
-        found = [] if row.state is not State.UNROUTED or exchange.ask is None else [Loaded(row, Example(1))]
+        found = [] if row.state is not State.UNROUTED or exchange.ask is None else [LoadedRow(row, Example(1))]
         owner.lane.exchanged(owner.answer(exchange, unrouted=found))
     assert not owner.lane.suspects
     assert owner.lane.exchange(owner.now) is None
@@ -322,7 +332,7 @@ def test_a_person_may_change_a_row_before_it_starts() -> None:
     owner.write(held=held(stored(1, "retrying", due=99.0)))
     assert owner.next() == []
     owner.exchange()
-    owner.lane.exchanged(Answer(moved=[False]))
+    owner.lane.exchanged(ExchangeAnswer(moved=[False]))
     assert owner.next() == []
     ask = owner.exchange().ask
     assert ask is not None

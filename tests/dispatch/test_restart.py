@@ -79,7 +79,7 @@ def trace(seed: int) -> list[object]:
                     found.append((exchange.write, exchange.ask))
             case _:
                 found.append(owner.routed())
-                found.append([str(d.message) for d in owner.lane.expire(owner.now)])
+                found.append([str(d.message) for d in owner.expire()])
     return found
 
 

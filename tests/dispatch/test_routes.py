@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.examples import Desk, Example, ready, route
-from milepost.dispatch.delivery import ASIDE, READY, Entry
-from milepost.dispatch.routes import EVERYTHING, STRATEGIES, Route
+from milepost.dispatch.delivery import STATUS_ASIDE, STATUS_READY, LaneEntry
+from milepost.dispatch.routing.route import Route
+from milepost.dispatch.routing.routes import STRATEGIES
+from milepost.names import MAX_POSITION_NUMBER
 
 
 def names(desk: Desk, **properties: Any) -> list[str]:
@@ -225,19 +227,19 @@ def test_routes_that_change_places_leave_the_groups_as_they_are() -> None:
     desk.routes.configure("x", [route("a == 1", name="one"), route("a == 0", name="two")])
     assert list(desk.routes.groups) == groups
     assert len(desk.hand_out()) == 2
-    assert [delivery.route for delivery in desk.open] == ["two", "one"]
+    assert desk.used_routes() == ["two", "one"]
 
 
 def test_what_is_above_the_known_is_not_taken_yet() -> None:
     desk = Desk()
     desk.routes.join("x", [route()])
     group = desk.group()
-    assert group.known_to == EVERYTHING
+    assert group.known_to == MAX_POSITION_NUMBER
     group.known_to = 2
     desk.push(ready(1), ready(2), ready(3))
     assert desk.hand_out() == [(1, "x"), (2, "x")]
     assert desk.routes.idle()
-    group.known_to = EVERYTHING
+    group.known_to = MAX_POSITION_NUMBER
     assert not desk.routes.idle()
     assert desk.hand_out() == [(3, "x")]
 
@@ -269,9 +271,9 @@ def test_a_withdrawn_entry_is_passed_over_and_comes_once_when_it_is_back() -> No
     desk.routes.join("x", [route()])
     entries = [ready(position) for position in (1, 2, 3)]
     desk.push(*entries)
-    entries[1].place = ASIDE
+    entries[1].status = STATUS_ASIDE
     assert desk.hand_out(1) == [(1, "x")]
-    entries[1].place = READY
+    entries[1].status = STATUS_READY
     desk.push(entries[1])
     assert [entry.position for entry in desk.group().clear()] == [2, 3]
     desk.push(*entries[1:], entries[1])
@@ -283,7 +285,7 @@ def test_clear_finds_an_entry_once_that_was_withdrawn_from_one_group_and_came_ba
     desk.routes.join("x", [route()])
     entry = ready(1)
     desk.push(entry)
-    entry.place = ASIDE
+    entry.status = STATUS_ASIDE
     desk.routes.join("y", [route(priority=1)])
     desk.push(entry)
     assert desk.routes.clear() == [entry]
@@ -297,7 +299,7 @@ def test_idle_is_a_group_with_room_and_nothing_to_take() -> None:
     entry = ready(1, a=0)
     desk.push(entry)
     assert not desk.routes.idle()
-    entry.place = ASIDE
+    entry.status = STATUS_ASIDE
     assert desk.routes.idle()
     desk.push(entry)
     desk.hand_out()
@@ -322,7 +324,7 @@ def test_crowded_are_groups_with_entries_and_no_room() -> None:
     waiting = ready(3, a=0)
     desk.push(waiting)
     assert desk.routes.crowded() == [group]
-    waiting.place = ASIDE
+    waiting.status = STATUS_ASIDE
     assert desk.routes.crowded() == []
     desk.push(waiting)
     desk.routes.join("z", [route("a == 0")])
@@ -398,7 +400,7 @@ def test_whatever_happens_all_is_handed_out_once_and_budgets_add_up(strategy: st
     random = Random(seed)
     desk = Desk(strategy, bucket_of)
     asked: dict[str, list[Route]] = {}
-    pending: dict[int, Entry[Example]] = {}
+    pending: dict[int, LaneEntry[Example]] = {}
     handed: list[int] = []
     version = 0
     for position in range(1, 400):

@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.examples import Example, route
 from dispatch.owner import Owner, held, start, stored
-from milepost.dispatch import Counts, Cursor, LimitReached, Loaded, Routes
+from milepost.dispatch import Cursor, LimitReached, LoadedRow, Routes, RowCounts
 
 
 def lane(**settings: Any) -> Owner:
@@ -18,9 +18,9 @@ def marked(*marks: int, first: int = 1, key: str = "a") -> list[Example]:
     return [Example(first + number, key=key, p=mark) for number, mark in enumerate(marks)]
 
 
-def unrouted(position: int, p: int, *, key: str | None = None, label: str | None = None) -> Loaded[Example]:
+def unrouted(position: int, p: int, *, key: str | None = None, label: str | None = None) -> LoadedRow[Example]:
     loaded = stored(position, "unrouted", key=key, route=label)
-    return Loaded(loaded.row, Example(position, p=p))
+    return LoadedRow(loaded.row, Example(position, p=p))
 
 
 def test_a_message_goes_to_the_highest_priority_that_matches() -> None:
@@ -68,7 +68,7 @@ def test_unrouted_messages_in_memory_go_out_in_order_as_soon_as_a_route_matches(
 
 
 def test_unrouted_rows_go_out_in_order_and_before_new_messages_as_soon_as_a_route_matches() -> None:
-    owner = lane(state=start(9, rows=True, counts=Counts(unrouted=3)))
+    owner = lane(state=start(9, rows=True, counts=RowCounts(unrouted=3)))
     owner.lane.join("one", [route("p == 1")])
     owner.lane.join("two", [route("p == 2")])
     owner.fill(*marked(2, 1, first=10), up_to=11)
@@ -86,11 +86,11 @@ def test_unrouted_rows_go_out_in_order_and_before_new_messages_as_soon_as_a_rout
 
 
 def test_with_an_order_unrouted_rows_come_back_with_the_rows_of_their_key() -> None:
-    owner = lane(state=start(9, rows=True, counts=Counts(unrouted=1)), ordered=True)
+    owner = lane(state=start(9, rows=True, counts=RowCounts(unrouted=1)), ordered=True)
     owner.lane.join("two", [route("p == 2")])
     assert owner.routed() == []
     owner.write(unrouted=[unrouted(1, 2, key="a")])
-    waiting = Loaded(stored(3, "waiting").row, Example(3, p=2))
+    waiting = LoadedRow(stored(3, "waiting").row, Example(3, p=2))
     owner.write(held=held(unrouted(1, 2, key="a"), waiting))
     assert owner.routed() == [(1, "two")]
     owner.ack(1)
@@ -229,14 +229,14 @@ def full(**settings: Any) -> Owner:
 
 def test_a_full_consumer_does_not_hold_up_an_idle_one_beyond_the_window() -> None:
     owner = full()
-    assert owner.states(counts=Counts(unrouted=3)) == {2: "unrouted", 3: "unrouted", 4: "unrouted"}
+    assert owner.states(counts=RowCounts(unrouted=3)) == {2: "unrouted", 3: "unrouted", 4: "unrouted"}
     owner.fill(*marked(2, 1, first=5), up_to=6)
     assert owner.routed() == [(5, "idle")]
 
 
 def test_what_was_set_aside_for_a_full_consumer_goes_out_first_when_it_has_room() -> None:
     owner = full()
-    rows = owner.write(counts=Counts(unrouted=3))
+    rows = owner.write(counts=RowCounts(unrouted=3))
     owner.fill(*marked(1, first=5), up_to=5)
     assert owner.routed() == []
     owner.ack(1)
@@ -265,12 +265,12 @@ def test_while_nobody_is_idle_a_full_consumer_just_stops_the_reading() -> None:
 
 @pytest.mark.parametrize("left", [0, 2])
 def test_at_max_unrouted_the_cursor_stops(left: int) -> None:
-    owner = lane(max_unrouted=3, state=start(counts=Counts(unrouted=3 - left)))
+    owner = lane(max_unrouted=3, state=start(counts=RowCounts(unrouted=3 - left)))
     owner.lane.join("one", [route("p == 1")])
     owner.fill(*marked(2, 2, 2), up_to=3)
     owner.routed()
     if left:
-        assert owner.states(counts=Counts(unrouted=3)) == {1: "unrouted", 2: "unrouted"}
+        assert owner.states(counts=RowCounts(unrouted=3)) == {1: "unrouted", 2: "unrouted"}
     assert owner.lane.exchange(owner.now) is None
     assert owner.lane.cursor.position == left
     assert owner.lane.stopped == LimitReached(limit="max_unrouted", most=3, rows=3, filters=("p == 1",))

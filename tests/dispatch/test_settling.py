@@ -4,10 +4,10 @@ import pytest
 
 from dispatch.examples import Example, route
 from dispatch.owner import Owner, held, many, start, stored
-from milepost.dispatch import Cursor, Delivery, Lane, Routes
+from milepost.dispatch import Cursor, Lane, LaneDelivery, Routes
 
 
-def refusals(lane: Lane[Example], delivery: Delivery[Example], now: float) -> list[bool]:
+def refusals(lane: Lane[Example], delivery: LaneDelivery[Example], now: float) -> list[bool]:
     """Whether each way of settling refuses it."""
     return [
         lane.ack([delivery]) == [delivery],
@@ -16,7 +16,6 @@ def refusals(lane: Lane[Example], delivery: Delivery[Example], now: float) -> li
         lane.park([delivery], now) == [delivery],
         lane.give_back([delivery]) == [delivery],
         lane.extend([delivery], now, 30) == [delivery],
-        lane.stop(delivery, now) == [delivery],
     ]
 
 
@@ -47,7 +46,7 @@ def test_the_claim_of_a_delivery_that_timed_out_is_refused_and_the_new_one_holds
     owner.next()
     first = owner.open[1]
     owner.now = 130
-    assert owner.lane.expire(owner.now) == [first]
+    assert owner.expire() == [first]
     assert all(refusals(owner.lane, first, owner.now))
     owner.write()
     owner.now = 135
@@ -94,20 +93,6 @@ def test_a_parked_message_has_its_reason_and_its_row_before_the_cursor_passes() 
     assert (move.row.attempts, move.row.due) == (1, None)
 
 
-def test_stop_settles_the_message_for_retry_and_ends_the_consumer() -> None:
-    owner = Owner(routes=Routes("round_robin"), ordered=False)
-    owner.lane.join("one", [route()])
-    owner.lane.join("two", [route()])
-    owner.fill(*many(1, 4), up_to=4)
-    assert owner.routed() == [(1, "one"), (2, "two"), (3, "one"), (4, "two")]
-    assert owner.lane.stop(owner.open[1], owner.now, "enough") == []
-    assert owner.routed() == [(3, "two")]
-    assert owner.open[3].attempt == 1
-    row = owner.write()[1]
-    assert row is not None
-    assert (row.state, row.attempts, row.reason) == ("retrying", 1, "enough")
-
-
 def test_a_lane_without_routes_has_no_consumers() -> None:
     owner = Owner()
     with pytest.raises(TypeError, match="no routes"):
@@ -145,9 +130,9 @@ def test_what_timed_out_during_a_transaction_that_is_rolled_back_comes_back() ->
     owner.fill(Example(1), up_to=1)
     owner.next()
     assert owner.lane.exchange(owner.now, commits=[owner.open[1]]) is not None
-    assert owner.lane.expire(131) == []
+    assert owner.expire(131) == []
     owner.lane.abandon()
-    assert owner.lane.expire(131) == [owner.open[1]]
+    assert owner.expire(131) == [owner.open[1]]
 
 
 def test_a_row_that_a_transaction_settles_must_be_unchanged() -> None:
@@ -165,7 +150,7 @@ def test_a_transaction_must_not_settle_what_is_no_longer_its_claim() -> None:
     owner = Owner(timeout=1)
     owner.fill(*many(1, 2, "ab"), up_to=2)
     owner.next()
-    owner.lane.expire(owner.now + 2)
+    owner.expire(owner.now + 2)
     before = owner.lane.cursor
     with pytest.raises(ValueError, match="position 1 is no longer in force"):
         owner.lane.exchange(owner.now, commits=[owner.open[1]])
@@ -188,7 +173,7 @@ def test_an_extension_is_a_time_to_come(seconds: float) -> None:
     owner.next()
     with pytest.raises(ValueError, match="more than 0 seconds"):
         owner.lane.extend([owner.open[1]], owner.now, seconds)
-    assert owner.lane.expire(owner.now + 30) == [owner.open[1]]
+    assert owner.expire(owner.now + 30) == [owner.open[1]]
 
 
 def test_a_page_with_keys_for_some_messages_is_refused() -> None:

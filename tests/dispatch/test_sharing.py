@@ -6,7 +6,7 @@ from dispatch.examples import Desk, Example, ready, route
 from dispatch.owner import Owner, start
 from dispatch.test_strategies import desk_with, in_buckets, owners, pinned, several, who
 from milepost.dispatch import Routes, State
-from milepost.dispatch.routes import Route
+from milepost.dispatch.routing.route import Route
 
 
 def lane(window: int, *capacities: int, **settings: Any) -> Owner:

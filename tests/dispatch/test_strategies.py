@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.examples import Desk, Example, ready
-from milepost.dispatch.delivery import ASIDE, GONE, READY, Entry
-from milepost.dispatch.pinned import Pinned
-from milepost.dispatch.routes import Route
+from milepost.dispatch.delivery import STATUS_ASIDE, STATUS_GONE, STATUS_READY, LaneEntry
+from milepost.dispatch.routing.pinned import PinnedGroup
+from milepost.dispatch.routing.route import Route
 
 
 def desk_with(strategy: str, *capacities: int) -> Desk:
@@ -69,11 +69,11 @@ def test_round_robin_follows_a_changed_order_of_routes() -> None:
     desk.routes.configure("a", [two, one])
     desk.push(ready(1), ready(2))
     desk.hand_out()
-    assert [delivery.route for delivery in desk.open] == ["two", "one"]
+    assert desk.used_routes() == ["two", "one"]
     desk.routes.configure("a", [one])
     desk.push(ready(3), ready(4))
     desk.hand_out()
-    assert [delivery.route for delivery in desk.open[2:]] == ["one", "one"]
+    assert desk.used_routes()[2:] == ["one", "one"]
 
 
 def test_dispatch_to_single_gives_to_one_until_it_is_full() -> None:
@@ -104,9 +104,9 @@ def in_buckets(desk: Desk, *buckets: int, start: int = 1) -> None:
     desk.push(*(ready(position, bucket=bucket) for position, bucket in enumerate(buckets, start)))
 
 
-def pinned(desk: Desk) -> Pinned[Example]:
+def pinned(desk: Desk) -> PinnedGroup[Example]:
     (group,) = desk.routes.groups
-    assert isinstance(group, Pinned)
+    assert isinstance(group, PinnedGroup)
     return group
 
 
@@ -268,7 +268,7 @@ def test_of_members_with_equally_few_the_first_in_a_changed_order_gets_a_bucket(
     desk.routes.configure("a", [two, one])
     in_buckets(desk, 1, 2)
     desk.hand_out()
-    assert [delivery.route for delivery in desk.open] == ["two", "one"]
+    assert desk.used_routes() == ["two", "one"]
 
 
 def test_a_withdrawn_entry_that_waited_is_passed_over() -> None:
@@ -277,7 +277,7 @@ def test_a_withdrawn_entry_that_waited_is_passed_over() -> None:
     desk.push(*entries)
     assert desk.hand_out() == [(1, "a"), (2, "b"), (5, "b")]
     desk.close(1)
-    entries[2].place = ASIDE
+    entries[2].status = STATUS_ASIDE
     assert desk.hand_out() == [(4, "a")]
     desk.close(4)
     desk.push(entries[2])
@@ -291,7 +291,7 @@ def test_one_withdrawn_while_its_bucket_moves_comes_to_the_new_owner_once() -> N
     desk.push(*entries)
     assert who(desk) == "a"
     assert pinned_group.has_queued
-    entries[2].place = ASIDE
+    entries[2].status = STATUS_ASIDE
     desk.routes.configure("a", [Route(name="r", capacity=2)])
     assert who(desk) == "a"
     desk.routes.join("b", [Route(name="r")])
@@ -326,8 +326,8 @@ def test_a_member_that_comes_from_another_group_brings_nothing_in_flight() -> No
     who(desk)
     desk.routes.configure("a", [Route("bucket >= 0", name="r")])
     first, second = desk.routes.groups
-    assert isinstance(first, Pinned)
-    assert isinstance(second, Pinned)
+    assert isinstance(first, PinnedGroup)
+    assert isinstance(second, PinnedGroup)
     assert first.buckets.in_flight == {2: 1}
     desk.close(1)
     assert second.buckets.in_flight == {}
@@ -369,7 +369,7 @@ def test_each_bucket_has_one_owner_who_is_there_and_newcomers_get_their_share(
     desk = Desk("pinned", lambda message: int(message.properties["bucket"]))
     desk.routes.join("stays", [Route(name="r", capacity=3)])
     position = 0
-    waiting: dict[int, Entry[Example]] = {}
+    waiting: dict[int, LaneEntry[Example]] = {}
     for number, (what, amount) in enumerate(steps):
         present = list(desk.routes.consumers)
         if what == "join":
@@ -388,10 +388,10 @@ def test_each_bucket_has_one_owner_who_is_there_and_newcomers_get_their_share(
         elif what == "withdraw":
             again = random.sample(sorted(waiting), min(amount, len(waiting)))
             for each in again:
-                waiting[each].place = ASIDE
+                waiting[each].status = STATUS_ASIDE
             desk.push(*(waiting[each] for each in again[1:]))
             for each in again[:1]:
-                waiting.pop(each).place = GONE
+                waiting.pop(each).status = STATUS_GONE
         most = random.choice([5, 1000])
         handed = desk.hand_out(most)
         for got, name in handed:
@@ -408,11 +408,11 @@ def check_buckets(desk: Desk) -> None:
     assert group.buckets.in_flight == Counter(message.properties["bucket"] for message in here)
 
 
-def check_nothing_is_stranded(desk: Desk, waiting: dict[int, Entry[Example]]) -> None:
+def check_nothing_is_stranded(desk: Desk, waiting: dict[int, LaneEntry[Example]]) -> None:
     group = pinned(desk)
     for entry in waiting.values():
         owner = group.buckets.owners.get(entry.message.properties["bucket"])
-        assert not group.has_room or entry.place != READY or (owner and owner.full)
+        assert not group.has_room or entry.status != STATUS_READY or (owner and owner.full)
 
 
 def join_and_check(desk: Desk, name: str, capacity: int) -> None:

@@ -52,7 +52,7 @@ def test_ahead_is_never_longer_than_the_open_messages_and_one(seed: int) -> None
         given = owner.next(chance.randint(0, 30))
         owner.ack(*chance.sample(given, len(given) // 2))
         assert len(owner.lane.cursor.ahead) <= 50 + 1
-        assert len(owner.lane.cursor.ahead) <= len(owner.lane._board.window.entries) + 1
+        assert len(owner.lane.cursor.ahead) <= len(owner.lane._lane_memory.window.entries) + 1
 
 
 def test_a_full_window_takes_no_more_and_says_how_far_it_came() -> None:
@@ -142,4 +142,4 @@ def test_memory_does_not_grow_while_the_first_message_stays_open() -> None:
         owner.fill(Example(position), up_to=position)
         owner.ack(*owner.next())
     assert owner.lane.cursor == Cursor(0, ((2, 2999),))
-    assert len(owner.lane._board.window.entries) == 1
+    assert len(owner.lane._lane_memory.window.entries) == 1

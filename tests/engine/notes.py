@@ -3,7 +3,7 @@
 from typing import Any
 
 from milepost import Milepost
-from milepost.events import Event, MessageEvent
+from milepost.engine.observe.events import Event, MessageEvent
 
 
 class Notes:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from milepost import Milepost, NewMessage
-from milepost.engine.deliveries import DeliveryInfo
-from milepost.engine.managed import ManagedSubscription
-from milepost.engine.pulling import watching
-from milepost.engine.pulling.pulled import Pulled, PulledDelivery
-from milepost.engine.pulling.settling import Settled
+from milepost.engine.operate.deliveries import DeliveryInfo
+from milepost.engine.operate.manage import ManagedSubscription
+from milepost.engine.pull import puller
+from milepost.engine.pull.claims import PulledDeliveries, PulledDelivery
+from milepost.engine.pull.settle import PullSettleResult
 from support import qualified
 
 PATIENCE = 30.0
@@ -40,10 +40,10 @@ class Jobs:
         """So many messages, each in a stream of its own."""
         return [(await self.append(stream=f"job-{number}"))[0] for number in range(count)]
 
-    async def pull(self, limit: int = 100, **options: Any) -> Pulled:
+    async def pull(self, limit: int = 100, **options: Any) -> PulledDeliveries:
         return await self.mp.pull(self.name, limit=limit, **options)
 
-    async def settle(self, **outcomes: Any) -> Settled:
+    async def settle(self, **outcomes: Any) -> PullSettleResult:
         return await self.mp.settle(**outcomes)
 
     async def drain(self) -> list[int]:
@@ -104,13 +104,13 @@ class Waiting:
 
     def __init__(self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
         self._asleep = asyncio.Event()
-        sleep = watching.Wait.sleep
+        sleep = puller.PullWait.sleep
 
-        async def noted(wait: watching.Wait, seconds: float) -> None:
+        async def noted(wait: puller.PullWait, seconds: float) -> None:
             self._asleep.set()
             await sleep(wait, seconds)
 
-        monkeypatch.setattr(watching.Wait, "sleep", noted)
+        monkeypatch.setattr(puller.PullWait, "sleep", noted)
         self._task = asyncio.create_task(jobs.pull(wait=PATIENCE, **options))
 
     async def asleep(self) -> None:

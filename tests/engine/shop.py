@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from milepost.engine.context import Context
-from milepost.engine.subscription import Subscriptions
+from milepost.engine.declare.context import Context
+from milepost.engine.declare.subscription import ProgramSubscriptions
 from milepost.log.codec import Codec, MessageClass
 from milepost.log.message import Message
 
@@ -56,9 +56,9 @@ for declared in CLASSES.values():
     CODEC.register(declared)
 
 
-def subscriptions() -> Subscriptions:
+def subscriptions() -> ProgramSubscriptions:
     """A program that has declared nothing but its messages."""
-    return Subscriptions(CLASSES.get)
+    return ProgramSubscriptions(CLASSES.get)
 
 
 def message(

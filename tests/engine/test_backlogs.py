@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage
-from milepost.engine import sharing
-from milepost.log.reader import PAGE_MESSAGES
+from milepost.engine.lanes import balancer
+from milepost.log.query import PAGE_MESSAGES
 from milepost.names import bucket_of
 
 BACKLOG = 600
@@ -110,7 +110,7 @@ async def test_nor_when_what_waits_behind_it_comes_in_one_page(
 ) -> None:
     """Nothing is settled then, and nothing new comes: it goes on because nothing is left to hand out."""
     # Each look at how lanes are shared makes it read too.
-    monkeypatch.setattr(sharing, "BALANCE", 300.0)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 300.0)
     handled: list[str] = []
     go_on = asyncio.Event()
 

@@ -21,7 +21,7 @@ from milepost import (
     UnknownSubscription,
     by_function,
 )
-from milepost.log import database
+from milepost.postgres import pool
 from support import MakeMilepost
 
 NEVER = 60.0
@@ -237,13 +237,13 @@ async def test_it_asks_little_while_it_waits(mp: Milepost, monkeypatch: pytest.M
     await mp.run_until_idle()
     appended = await mp.append("order-1", [new()] * 100)
     asked: list[str] = []
-    fetch = database.fetch
+    fetch = pool.fetch_rows
 
     async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         asked.append(statement)
         return await fetch(connection, statement, parameters, seconds)
 
-    monkeypatch.setattr(database, "fetch", counting)
+    monkeypatch.setattr(pool, "fetch_rows", counting)
     with pytest.raises(NotHandledYet):
         await mp.manage("shop").caught_up(appended, timeout=1)
     assert len(asked) <= 50

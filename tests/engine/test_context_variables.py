@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage, Retry, Transaction
-from milepost.engine.context_variables import call_apart
-from milepost.events import Handled, HandledSeveral
+from milepost.engine.context_variables import call_in_copied_context
+from milepost.engine.observe.events import Handled, HandledSeveral
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 seen: list[str] = []
@@ -327,7 +327,7 @@ async def test_an_error_after_a_wait_has_its_own_circumstances() -> None:
         raise ValueError("raised")
 
     with pytest.raises(ValueError, match="raised") as raised:
-        await call_apart(call)
+        await call_in_copied_context(call)
     assert raised.value.__context__ is None
 
 
@@ -344,7 +344,7 @@ async def test_a_cancelled_call_can_clean_up() -> None:
             await asyncio.sleep(0)
             steps.append(tenant.get())
 
-    task = asyncio.create_task(call_apart(call))
+    task = asyncio.create_task(call_in_copied_context(call))
     await waiting.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

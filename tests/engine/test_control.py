@@ -28,8 +28,8 @@ from milepost import (
     by_function,
     by_property,
 )
-from milepost.events import Event, Paused, Resumed
-from milepost.progress.control import PostgresControl
+from milepost.engine.observe.events import Event, Paused, Resumed
+from milepost.progress.postgres.operate import PostgresControl
 from patience import looked_at, within
 from support import MakeMilepost, qualified
 
@@ -177,7 +177,7 @@ class TestWhatTakesLong:
     async def test_others_are_handled_meanwhile(
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: str
     ) -> None:
-        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.05)
+        monkeypatch.setattr("milepost.engine.operate.control.STANDSTILL_SECONDS", 0.05)
         stuck, other = Stuck(make_mp(), lanes=4), Stuck(make_mp(), lanes=4)
         async with stuck.running(mp), other.mp.running(grace=5):
             words = () if command == "delete" else ("beginning",)

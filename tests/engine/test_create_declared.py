@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from milepost import InvalidMessage, MemoryProgress, Message, Milepost, MilepostError, NewMessage
-from milepost.engine.declaring import DeclaredSubscription
+from milepost.engine.handlers.registrar import DeclaredSubscription
 from support import MakeMilepost
 
 

@@ -8,16 +8,16 @@ import pytest
 
 from engine.faults.crew import until
 from milepost import Checkpoint, Message, Milepost, NewMessage
-from milepost.dispatch import Cursor, Tally, Write
-from milepost.engine import cursors as module
-from milepost.engine.cursors import Cursors
+from milepost.dispatch import AttemptTally, Cursor, ExchangeWrite
+from milepost.engine import cursor_batcher as module
+from milepost.engine.cursor_batcher import CursorBatcher
 from milepost.errors import Unavailable
 from milepost.progress.memory import MemoryProgress
-from milepost.progress.postgresql import PostgresProgress
-from milepost.progress.protocol import Exchanged, Held
+from milepost.progress.postgres.progress import PostgresProgress
+from milepost.progress.protocol import ExchangeResult, LaneGrant
 from progress.lanes import definition
 
-Lanes = list[tuple[Held, Write]]
+Lanes = list[tuple[LaneGrant, ExchangeWrite]]
 
 
 class Slow(MemoryProgress):
@@ -34,7 +34,7 @@ class Slow(MemoryProgress):
         for _ in range(times):
             self._permits.release()
 
-    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+    async def write(self, cursors: Sequence[tuple[LaneGrant, ExchangeWrite]]) -> list[ExchangeResult | None]:
         self.begun.append(len(cursors))
         await self._permits.acquire()
         if self.fails is not None:
@@ -52,11 +52,12 @@ async def lanes(slow: Slow) -> list[Lanes]:
     """For each of five subscriptions, the first write of its two lanes."""
     opened = await slow.declare([definition(name, lanes=2) for name in "abcde"])
     return [
-        [(held, Write(Cursor(one.id), (), Tally(1))) for held in await slow.take(one.id, [0, 1])] for one in opened
+        [(held, ExchangeWrite(Cursor(one.id), (), AttemptTally(1))) for held in await slow.take(one.id, [0, 1])]
+        for one in opened
     ]
 
 
-async def begin(cursors: Cursors, *lanes: Lanes) -> list["asyncio.Task[list[Exchanged | None]]"]:
+async def begin(cursors: CursorBatcher, *lanes: Lanes) -> list["asyncio.Task[list[ExchangeResult | None]]"]:
     """Writes, each by a task of its own, one after the other, as far as they come before any has ended."""
     tasks = []
     for each in lanes:
@@ -71,7 +72,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def is_of(written: list[Exchanged | None], lanes: Lanes) -> bool:
+def is_of(written: list[ExchangeResult | None], lanes: Lanes) -> bool:
     """Whether these are the answers to a write of these lanes."""
     return [(one.held.subscription, one.held.lane) for one in written if one] == [
         (held.subscription, held.lane) for held, _ in lanes
@@ -79,7 +80,7 @@ def is_of(written: list[Exchanged | None], lanes: Lanes) -> bool:
 
 
 async def test_what_comes_while_one_is_under_way_goes_with_the_next(slow: Slow, lanes: list[Lanes]) -> None:
-    tasks = await begin(Cursors(slow), *lanes)
+    tasks = await begin(CursorBatcher(slow), *lanes)
     assert slow.begun == [2]
     slow.may_write()
     written = await asyncio.gather(*tasks)
@@ -88,7 +89,7 @@ async def test_what_comes_while_one_is_under_way_goes_with_the_next(slow: Slow, 
 
 
 async def test_what_comes_at_the_same_moment_goes_together(slow: Slow, lanes: list[Lanes]) -> None:
-    cursors = Cursors(slow)
+    cursors = CursorBatcher(slow)
     slow.may_write()
     written = await asyncio.gather(*(cursors.write(each) for each in lanes))
     assert slow.begun == [10]
@@ -96,21 +97,21 @@ async def test_what_comes_at_the_same_moment_goes_together(slow: Slow, lanes: li
 
 
 async def test_not_too_many_at_once(slow: Slow, lanes: list[Lanes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LANES", 5)
-    tasks = await begin(Cursors(slow), *lanes)
+    monkeypatch.setattr(module, "MAX_CURSOR_BATCH_LANES", 5)
+    tasks = await begin(CursorBatcher(slow), *lanes)
     slow.may_write()
     await asyncio.gather(*tasks)
     assert slow.begun == [2, 4, 4]
 
 
 async def test_more_than_go_together(slow: Slow, lanes: list[Lanes], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LANES", 1)
+    monkeypatch.setattr(module, "MAX_CURSOR_BATCH_LANES", 1)
     slow.may_write()
-    assert is_of(await Cursors(slow).write(lanes[0]), lanes[0])
+    assert is_of(await CursorBatcher(slow).write(lanes[0]), lanes[0])
 
 
 async def test_an_error_is_that_of_all_that_went_together(slow: Slow, lanes: list[Lanes]) -> None:
-    cursors = Cursors(slow)
+    cursors = CursorBatcher(slow)
     tasks = await begin(cursors, *lanes[:3])
     slow.fails = Unavailable("gone")
     slow.may_write()
@@ -123,7 +124,7 @@ async def test_an_error_is_that_of_all_that_went_together(slow: Slow, lanes: lis
 
 
 async def test_one_that_is_to_end_before_its_turn_is_not_written(slow: Slow, lanes: list[Lanes]) -> None:
-    first, second, third = await begin(Cursors(slow), *lanes[:3])
+    first, second, third = await begin(CursorBatcher(slow), *lanes[:3])
     second.cancel()
     await asyncio.wait([second])
     slow.may_write()
@@ -134,7 +135,7 @@ async def test_one_that_is_to_end_before_its_turn_is_not_written(slow: Slow, lan
 
 
 async def test_one_that_is_to_end_while_it_writes_for_others(slow: Slow, lanes: list[Lanes]) -> None:
-    cursors = Cursors(slow)
+    cursors = CursorBatcher(slow)
     first, second, third = await begin(cursors, *lanes[:3])
     slow.may_write(1)
     await first
@@ -153,19 +154,19 @@ async def test_subscriptions_of_a_program_write_together(mp: Milepost, monkeypat
     count, rounds = 10, 5
     asked: set[int] = set()
     written: list[set[int]] = []
-    ask, write = Cursors.write, PostgresProgress.write
+    ask, write = CursorBatcher.write, PostgresProgress.write
 
-    async def asking(self: Cursors, cursors: Lanes) -> list[Exchanged | None]:
+    async def asking(self: CursorBatcher, cursors: Lanes) -> list[ExchangeResult | None]:
         asked.update(held.subscription for held, _ in cursors)
         return await ask(self, cursors)
 
-    async def noticed(self: PostgresProgress, cursors: Lanes) -> list[Exchanged | None]:
+    async def noticed(self: PostgresProgress, cursors: Lanes) -> list[ExchangeResult | None]:
         # It takes as long as it takes the others to come.
         await until(lambda: len(asked) == count)
         written.append({held.subscription for held, _ in cursors})
         return await write(self, cursors)
 
-    monkeypatch.setattr(Cursors, "write", asking)
+    monkeypatch.setattr(CursorBatcher, "write", asking)
     monkeypatch.setattr(PostgresProgress, "write", noticed)
     handled: list[int] = []
     for number in range(count):

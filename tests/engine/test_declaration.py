@@ -9,9 +9,8 @@ import pytest
 
 from engine.shop import subscriptions
 from milepost.dispatch import Retry
-from milepost.engine.checkpoint import Checkpoint
-from milepost.engine.declaration import Declaration
-from milepost.engine.order import BY_STREAM, UNRELATED, by_property
+from milepost.engine.declare.declaration import Checkpoint, Declaration
+from milepost.engine.declare.order import BY_STREAM, NO_ORDER, by_property
 from milepost.errors import FilterError
 from milepost.filter import compile_filter
 
@@ -219,11 +218,11 @@ def test_what_it_orders_by_is_one_text() -> None:
 def test_what_it_means_to_a_lane() -> None:
     settings = declare(
         window=10, checkpoint=Checkpoint(messages=7), ordered_by=None, tracking="all", on_park="continue"
-    ).dispatch_settings(UNRELATED)
+    ).dispatch_settings(NO_ORDER)
     assert (settings.window, settings.probation, settings.ordered) == (10, 17, False)
     assert (settings.track_all, settings.on_park, settings.timeout) == (True, "continue", None)
     assert declare().dispatch_settings(BY_STREAM).ordered
-    assert declare(ordered_by=None).ordered_by == UNRELATED
+    assert declare(ordered_by=None).ordered_by == NO_ORDER
 
 
 def test_a_name_is_declared_once() -> None:

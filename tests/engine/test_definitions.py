@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from milepost import Message, Milepost, MilepostError, NewMessage, Transaction, by_function, by_property
-from milepost.engine import served
+from milepost.engine.handlers import host
 from milepost.names import bucket_of
 from patience import looked_at, within
 from support import MakeMilepost, qualified
@@ -67,7 +67,7 @@ async def test_a_type_that_only_a_newer_program_handles_is_not_passed_by_an_olde
 async def test_an_older_program_waits_while_a_newer_one_runs_and_goes_on_after_it(
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(served, "PATIENCE", 0.1)
+    monkeypatch.setattr(host, "REDECLARE_SECONDS", 0.1)
     by_new: list[Any] = []
     by_old: list[Any] = []
     old, new = program(make_mp(), by_old, newer=False), program(make_mp(), by_new, newer=True)

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 
 from milepost import MemoryProgress, Message, Milepost, MilepostError, NewMessage, Park, Retry, UnknownSubscription
-from milepost.engine import deliveries as engine_deliveries
-from milepost.engine.deliveries import DeliveryInfo
-from milepost.engine.managed import ManagedSubscription
+from milepost.engine.operate import deliveries as engine_deliveries
+from milepost.engine.operate.deliveries import DeliveryInfo
+from milepost.engine.operate.manage import ManagedSubscription
 from milepost.progress.deliveries import Decided
 from support import MakeMilepost, qualified
 
@@ -61,8 +61,8 @@ async def shop(mp: Milepost) -> Shop:
 @pytest.fixture
 async def many(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> Shop:
     """Twenty-five parked messages, of as many streams, and small batches and pages."""
-    monkeypatch.setattr(engine_deliveries, "BATCH", 10)
-    monkeypatch.setattr(engine_deliveries, "PAGE", 7)
+    monkeypatch.setattr(engine_deliveries, "MAX_DECISION_DELIVERIES", 10)
+    monkeypatch.setattr(engine_deliveries, "DELIVERY_PAGE_ROWS", 7)
     shop = Shop(mp)
     for number in range(25):
         await shop.append("odd", stream=f"order-{number}")

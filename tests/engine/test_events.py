@@ -12,9 +12,9 @@ import pytest
 
 from engine.notes import Notes
 from milepost import Failed, Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction, by_function
-from milepost.dispatch.attempts import VANISHED
-from milepost.engine import listeners
-from milepost.events import (
+from milepost.dispatch.retry import PROCESS_VANISHED_REASON
+from milepost.engine.observe import listeners
+from milepost.engine.observe.events import (
     AttemptFailed,
     Created,
     DefinitionChanged,
@@ -243,7 +243,7 @@ async def test_a_message_that_is_given_up_because_its_process_vanished(mp: Milep
     await mp.run_until_idle()
     [parked] = notes.of(Parked)
     assert (parked.position, parked.attempt) == (1, 3)
-    assert parked.reason == VANISHED
+    assert parked.reason == PROCESS_VANISHED_REASON
 
 
 class TestListeners:
@@ -334,8 +334,8 @@ class TestListeners:
     async def test_a_slow_async_listener_delays_nobody_and_misses_some(
         self, mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listeners, "MOST_WAITING", 10)
-        monkeypatch.setattr(listeners, "FAREWELL", 60.0)
+        monkeypatch.setattr(listeners, "MAX_WAITING_EVENTS", 10)
+        monkeypatch.setattr(listeners, "LISTENER_GRACE_SECONDS", 60.0)
         heard: list[int] = []
         go_on = asyncio.Event()
 
@@ -362,8 +362,8 @@ class TestListeners:
     async def test_large_messages_do_not_pile_up(
         self, mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listeners, "MOST_BYTES", 100_000)
-        monkeypatch.setattr(listeners, "FAREWELL", 60.0)
+        monkeypatch.setattr(listeners, "MAX_WAITING_BYTES", 100_000)
+        monkeypatch.setattr(listeners, "LISTENER_GRACE_SECONDS", 60.0)
         heard: list[bool] = []
         go_on = asyncio.Event()
 
@@ -389,7 +389,7 @@ class TestListeners:
     async def test_a_listener_that_never_ends_does_not_keep_the_program(
         self, mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listeners, "FAREWELL", 0.05)
+        monkeypatch.setattr(listeners, "LISTENER_GRACE_SECONDS", 0.05)
 
         @mp.on_event
         async def endless(event: Handled) -> None:
@@ -405,7 +405,7 @@ class TestListeners:
     async def test_a_plain_listener_that_blocks_is_named(
         self, mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(listeners, "SLOW", -1.0)
+        monkeypatch.setattr(listeners, "SLOW_LISTENER_SECONDS", -1.0)
 
         @mp.on_event
         def blocking(event: Handled) -> None: ...
@@ -422,8 +422,8 @@ class TestListeners:
         @mp.subscription("all", category="order")
         async def handle(message: Message[Any]) -> None: ...
 
-        async with mp._program().running(grace=1) as worker:
-            assert worker.runners["all"].settling.telling is None
+        async with mp.program().running(grace=1) as worker:
+            assert worker.runners["all"].settler.emitter is None
         mp.on_event(lambda event: None)
-        async with mp._program().running(grace=1) as worker:
-            assert worker.runners["all"].settling.telling is not None
+        async with mp.program().running(grace=1) as worker:
+            assert worker.runners["all"].settler.emitter is not None

@@ -20,8 +20,8 @@ from milepost import (
     Skip,
     Transaction,
 )
-from milepost.engine import setbacks
-from milepost.engine.rows import Rows
+from milepost.engine.handlers import transient_failures
+from milepost.engine.lanes.message_loader import MessageLoader
 from support import MakeMilepost, qualified
 
 Write = Callable[[Message[Any], Transaction], Awaitable[None]]
@@ -457,14 +457,14 @@ async def test_what_goes_wrong_after_the_commit_does_not_run_it_again(
 ) -> None:
     """The lane is read again instead, and finds that it is done."""
     await table(mp)
-    answer, failing = Rows.answer, [True]
+    answer, failing = MessageLoader.answer, [True]
 
-    async def fail_once(rows: Rows, found: Any, **life: Any) -> Any:
+    async def fail_once(rows: MessageLoader, found: Any, **life: Any) -> Any:
         if failing and failing.pop():
             raise psycopg.errors.UndefinedTable("of the log")
         return await answer(rows, found, **life)
 
-    monkeypatch.setattr(Rows, "answer", fail_once)
+    monkeypatch.setattr(MessageLoader, "answer", fail_once)
 
     @mp.subscription("effects", category="order", lanes=1)
     async def handle(message: Message[Any], tx: Transaction) -> None:
@@ -523,7 +523,7 @@ async def test_a_race_that_is_lost_for_minutes_is_a_failed_attempt_of_its_messag
     lose: Callable[[Transaction], Awaitable[None]],
     batch: int | None,
 ) -> None:
-    monkeypatch.setattr(setbacks, "UNCOUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(transient_failures, "UNCOUNTED_SECONDS", 0.0)
     await table(mp)
 
     async def write(message: Message[Any], tx: Transaction) -> None:
@@ -551,7 +551,7 @@ async def test_a_race_that_is_lost_for_minutes_is_a_failed_attempt_of_its_messag
 async def test_a_race_that_is_lost_again_and_again_is_put_off_uncounted_and_others_go_on(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch, batch: int | None
 ) -> None:
-    monkeypatch.setattr(setbacks, "TRIES_IN_PLACE", 1)
+    monkeypatch.setattr(transient_failures, "MAX_TRIES_IN_PLACE", 1)
     await table(mp)
     loses = True
 

@@ -11,11 +11,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from milepost import Message, Milepost, NewMessage, Retry, Transaction
-from milepost.engine import sharing, writing
-from milepost.engine.worker import Worker
-from milepost.log.history import History
-from milepost.log.reader import Query
-from milepost.log.segment import Segment
+from milepost.engine.handlers.worker import Worker
+from milepost.engine.lanes import balancer, checkpoint_writer
+from milepost.log.postgres.feed import LogHistory
+from milepost.log.query import Query, Segment
 from milepost.names import bucket_of
 from patience import within
 from support import Connection, MakeMilepost, qualified
@@ -65,7 +64,7 @@ async def lock(connection: Connection, mp: Milepost, table: str) -> None:
 async def test_a_stop_that_has_to_wait_takes_nothing_new(
     mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
     program, seen, slow, over = make_mp(), Seen(), asyncio.Event(), asyncio.Event()
 
     @program.subscription("slow", lanes=4, timeout=PATIENCE)
@@ -78,7 +77,7 @@ async def test_a_stop_that_has_to_wait_takes_nothing_new(
     workers: list[Worker] = []
 
     async def run() -> None:
-        async with program, program._program().running(grace=PATIENCE) as worker:
+        async with program, program.program().running(grace=PATIENCE) as worker:
             workers.append(worker)
             await mp.append("order-0", NewMessage("slow"))
             await slow.wait()
@@ -93,7 +92,7 @@ async def test_a_stop_that_has_to_wait_takes_nothing_new(
         await mp.append(f"order-{number}", NewMessage("late"))
     # It would look whether lanes are free now, and have time to take them.
     for _ in range(5):
-        workers[0]._sharing.look_soon()
+        workers[0]._balancer.balance_soon()
         await program.subscriptions()
     over.set()
     await running
@@ -109,7 +108,7 @@ async def test_a_lane_that_could_not_be_given_is_given_later(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
     first, second, seen = make_mp(url=impatient(database_url)), make_mp(url=impatient(database_url)), Seen()
     for program in (first, second):
 
@@ -134,9 +133,9 @@ async def test_a_page_that_could_not_be_read_is_read_again(
     mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing else happens that would wake the reader: nothing has been handled, and nothing is new."""
-    after, tries = History.after, 0
+    after, tries = LogHistory.after, 0
 
-    async def unavailable(self: History, query: Query, position: int) -> AsyncGenerator[Segment, None]:
+    async def unavailable(self: LogHistory, query: Query, position: int) -> AsyncGenerator[Segment, None]:
         nonlocal tries
         tries += 1
         if tries > TRIES:
@@ -144,7 +143,7 @@ async def test_a_page_that_could_not_be_read_is_read_again(
                 yield segment
         await asyncio.sleep(0.01)
 
-    monkeypatch.setattr(History, "after", unavailable)
+    monkeypatch.setattr(LogHistory, "after", unavailable)
     program, seen = make_mp(), Seen()
 
     @program.subscription("lines", lanes=1)
@@ -158,8 +157,8 @@ async def test_a_page_that_could_not_be_read_is_read_again(
 
 async def test_when_a_breaker_closes_all_lanes_go_on(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also those that were asked while it was open, and have nothing that would wake them, not even a write."""
-    monkeypatch.setattr(writing, "LAZY", 3600)
-    monkeypatch.setattr(writing, "ALONG", 3600)
+    monkeypatch.setattr(checkpoint_writer, "IDLE_WRITE_SECONDS", 3600)
+    monkeypatch.setattr(checkpoint_writer, "JOINT_WRITE_SECONDS", 3600)
     seen, failures = Seen(), 2
 
     @mp.subscription(
@@ -183,15 +182,15 @@ async def test_when_a_breaker_closes_all_lanes_go_on(mp: Milepost, monkeypatch: 
 async def test_a_row_that_is_due_while_its_lane_is_busy_is_waited_for(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pause, pauses = writing.Writing._pause, list[tuple[float, float]]()
+    pause, pauses = checkpoint_writer.CheckpointWriter._pause, list[tuple[float, float]]()
 
-    async def noted(self: writing.Writing) -> None:
+    async def noted(self: checkpoint_writer.CheckpointWriter) -> None:
         begun = monotonic()
         await pause(self)
         pauses.append((begun, monotonic()))
 
-    monkeypatch.setattr(writing.Writing, "_pause", noted)
-    monkeypatch.setattr(writing, "LAZY", 0.5)
+    monkeypatch.setattr(checkpoint_writer.CheckpointWriter, "_pause", noted)
+    monkeypatch.setattr(checkpoint_writer, "IDLE_WRITE_SECONDS", 0.5)
     failed, slow, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @mp.subscription("lines", lanes=1, retry=Retry(attempts=5, delay=0.2, jitter=0))

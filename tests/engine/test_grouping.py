@@ -1,14 +1,14 @@
 """How many messages go into one transaction."""
 
-from milepost.engine.grouping import PAUSES, Grouping
+from milepost.engine.handlers.transient_failures import GROWTH_PAUSES_SECONDS, AdaptiveBatchSize
 
 
 def test_all_of_them_at_first() -> None:
-    assert Grouping(64).size == 64
+    assert AdaptiveBatchSize(64).size == 64
 
 
 def test_fewer_after_a_lost_race_down_to_one() -> None:
-    grouping = Grouping(64)
+    grouping = AdaptiveBatchSize(64)
     sizes = []
     for _ in range(5):
         grouping.lost(0.0)
@@ -17,18 +17,18 @@ def test_fewer_after_a_lost_race_down_to_one() -> None:
 
 
 def test_more_when_none_was_lost_for_a_while() -> None:
-    grouping = Grouping(10)
+    grouping = AdaptiveBatchSize(10)
     grouping.lost(100.0)
-    grouping.committed(100.0 + PAUSES[0] - 0.1)
+    grouping.committed(100.0 + GROWTH_PAUSES_SECONDS[0] - 0.1)
     assert grouping.size == 2
-    grouping.committed(100.0 + PAUSES[0])
+    grouping.committed(100.0 + GROWTH_PAUSES_SECONDS[0])
     assert grouping.size == 4
-    grouping.committed(100.0 + PAUSES[0])
+    grouping.committed(100.0 + GROWTH_PAUSES_SECONDS[0])
     assert grouping.size == 4
 
 
 def test_who_loses_again_and_again_tries_more_ever_less_often() -> None:
-    grouping = Grouping(4)
+    grouping = AdaptiveBatchSize(4)
     now, waits = 0.0, []
     for _ in range(6):
         grouping.lost(now)
@@ -41,7 +41,7 @@ def test_who_loses_again_and_again_tries_more_ever_less_often() -> None:
 
 
 def test_all_of_them_again_is_a_new_beginning() -> None:
-    grouping = Grouping(4)
+    grouping = AdaptiveBatchSize(4)
     grouping.lost(0.0)
     grouping.committed(5.0)
     grouping.committed(15.0)

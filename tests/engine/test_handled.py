@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from milepost import Failed, Message, Milepost, NewMessage, Park, Retry, Transaction, by_function
-from milepost.engine import listeners, turn
-from milepost.engine.figures import BOUNDS, Counting, Figures
-from milepost.events import AttemptFailed, Handled, HandledSeveral, MessageEvent, Parked
+from milepost.engine.handlers import handler_loop
+from milepost.engine.observe import listeners
+from milepost.engine.observe.counters import HISTOGRAM_BOUNDS_SECONDS, EventCounter, SubscriptionCounters
+from milepost.engine.observe.events import AttemptFailed, Handled, HandledSeveral, MessageEvent, Parked
 
 COUNT = 60
 
@@ -103,7 +104,7 @@ MOMENT = 2**-14
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of turns."""
     clock = Clock()
-    monkeypatch.setattr(turn, "monotonic", clock)
+    monkeypatch.setattr(handler_loop, "monotonic", clock)
     return clock
 
 
@@ -164,10 +165,10 @@ async def test_only_what_is_wanted_is_noted(mp: Milepost, each: bool, several: b
     @mp.on_event
     def alarm(event: Parked) -> None: ...
 
-    async with mp._program().running(grace=1) as worker:
-        telling = worker.runners["all"].settling.telling
-        assert telling is not None
-        assert telling.noted == noted
+    async with mp.program().running(grace=1) as worker:
+        emitter = worker.runners["all"].settler.emitter
+        assert emitter is not None
+        assert emitter.noted == noted
 
 
 async def test_a_listener_alone_that_fails_hears_the_rest(mp: Milepost, caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +205,7 @@ async def test_times_do_not_pile_up(
     mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An async listener that does not follow misses some, however many messages an event is of."""
-    monkeypatch.setattr(listeners, "MOST_BYTES", 1)
+    monkeypatch.setattr(listeners, "MAX_WAITING_BYTES", 1)
     heard: list[HandledSeveral] = []
 
     @mp.on_event
@@ -276,17 +277,28 @@ async def test_the_time_of_a_thread_is_not_that_of_the_next_message(mp: Milepost
 
 
 def test_times_are_counted_up_to_their_bounds() -> None:
-    figures = Figures("all")
-    for several in ([0.0], [BOUNDS[0], BOUNDS[0]], [BOUNDS[0], BOUNDS[1], BOUNDS[-1], BOUNDS[-1] + 1]):
+    figures = SubscriptionCounters("all")
+    for several in (
+        [0.0],
+        [HISTOGRAM_BOUNDS_SECONDS[0], HISTOGRAM_BOUNDS_SECONDS[0]],
+        [
+            HISTOGRAM_BOUNDS_SECONDS[0],
+            HISTOGRAM_BOUNDS_SECONDS[1],
+            HISTOGRAM_BOUNDS_SECONDS[-1],
+            HISTOGRAM_BOUNDS_SECONDS[-1] + 1,
+        ],
+    ):
         figures.took(several)
-    assert figures.times == [4, 1, *[0] * (len(BOUNDS) - 3), 1, 1]
-    assert figures.seconds == pytest.approx(3 * BOUNDS[0] + BOUNDS[1] + 2 * BOUNDS[-1] + 1)
+    assert figures.times == [4, 1, *[0] * (len(HISTOGRAM_BOUNDS_SECONDS) - 3), 1, 1]
+    assert figures.seconds == pytest.approx(
+        3 * HISTOGRAM_BOUNDS_SECONDS[0] + HISTOGRAM_BOUNDS_SECONDS[1] + 2 * HISTOGRAM_BOUNDS_SECONDS[-1] + 1
+    )
 
 
 @shapes
 async def test_what_is_counted(mp: Milepost, declare: Callable[[Milepost], None]) -> None:
     declare(mp)
-    counting = Counting(mp.on_event)
+    counting = EventCounter(mp.on_event)
     await fill(mp)
     report = await mp.run_until_idle(errors="park")
     [(of, figures)] = counting.figures()

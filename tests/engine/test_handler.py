@@ -8,10 +8,9 @@ from typing import Any, cast
 import pytest
 
 from engine.shop import CODEC, Cancelled, Placed, Refunded, context, message, subscriptions
-from milepost.engine.context import Context
-from milepost.engine.handler import Handler, Undecodable
-from milepost.engine.subscription import Subscription
-from milepost.engine.transaction import Transaction
+from milepost.engine.declare.context import Context, Transaction
+from milepost.engine.declare.handler import Handler, Undecodable
+from milepost.engine.declare.subscription import Subscription
 from milepost.errors import InvalidMessage, UnknownSubscription
 from milepost.log.message import Message
 
@@ -334,7 +333,7 @@ def test_a_program_knows_its_subscriptions() -> None:
         program["orders"]
     orders, invoices = program.declare("orders", {}), program.declare("invoices", {})
     assert list(program) == [orders, invoices]
-    assert ("orders" in program, len(program), program["invoices"]) == (True, 2, invoices)
+    assert ("orders" in program, len(list(program)), program["invoices"]) == (True, 2, invoices)
     with pytest.raises(UnknownSubscription, match="'order': did you mean 'orders'"):
         program["order"]
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping
 
 import pytest
 
-from milepost.engine.heart import Heart
+from milepost.engine.lanes.heartbeat import Heartbeat
 from milepost.errors import Unavailable
-from milepost.progress.protocol import Home, Membership, Share
+from milepost.progress.protocol import LaneShare, LeaseHome, LeaseMembership
 
 LEASE = 0.03
 PATIENCE = 60.0
@@ -23,7 +23,7 @@ class FailsFirst:
         self.beats_again = threading.Event()
         self.is_closed = False
 
-    async def admit(self, worker: str, group: str, lease: float, home: Home) -> Membership:
+    async def admit(self, worker: str, group: str, lease: float, home: LeaseHome) -> LeaseMembership:
         return self
 
     async def beat(self) -> bool:
@@ -35,7 +35,9 @@ class FailsFirst:
 
     async def change_lease(self, lease: float) -> None: ...
 
-    async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
+    async def balance(
+        self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]
+    ) -> dict[int, LaneShare]:
         return {}
 
     async def release(self, subscription: int, lanes: Collection[int]) -> None: ...
@@ -47,7 +49,7 @@ class FailsFirst:
 @pytest.mark.parametrize("error", [Unavailable("no connection"), ValueError("a defect")])
 async def test_a_heart_goes_on_after_a_beat_that_failed(error: Exception) -> None:
     leases = FailsFirst(error)
-    home = Home("postgresql://nowhere", "milepost")
-    async with Heart(leases, "w", "g", LEASE, home, is_blocked=lambda: False, exits=False):
+    home = LeaseHome("postgresql://nowhere", "milepost")
+    async with Heartbeat(leases, "w", "g", LEASE, home, is_blocked=lambda: False, exits=False):
         assert await asyncio.to_thread(leases.beats_again.wait, PATIENCE)
     assert leases.is_closed

@@ -9,14 +9,14 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from milepost import Message, Milepost, NewMessage
-from milepost.log import horizon
-from milepost.log.horizon import Holder
+from milepost.log import protocol
+from milepost.log.protocol import HorizonHolder
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction is named that lasts a moment."""
-    monkeypatch.setattr(horizon, "NAME_AFTER", 0.02)
+    monkeypatch.setattr(protocol, "HOLDER_NAMED_SECONDS", 0.02)
 
 
 async def append(mp: Milepost, stream: str) -> None:
@@ -32,7 +32,7 @@ async def test_figures_of_their_own_and_who_holds_it(mp: Milepost, database_url:
         await mp.append("order-2", NewMessage("placed"), connection=holder)
         await append(mp, "order-3")
         await append(mp, "order-4")
-        await asyncio.sleep(horizon.NAME_AFTER)
+        await asyncio.sleep(protocol.HOLDER_NAMED_SECONDS)
         info = await shipping.info()
         assert (info.lag.positions, info.lag.held_positions) == (1, 3)
         assert 0 < info.lag.held_seconds < 60
@@ -47,7 +47,7 @@ async def test_figures_of_their_own_and_who_holds_it(mp: Milepost, database_url:
 
 
 async def test_a_moment_is_a_figure_and_names_nobody(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(horizon, "NAME_AFTER", 3600.0)
+    monkeypatch.setattr(protocol, "HOLDER_NAMED_SECONDS", 3600.0)
     await mp.create_subscription("shipping")
     async with mp.log.database.connection() as holder, holder.transaction():
         await mp.append("order-1", NewMessage("placed"), connection=holder)
@@ -78,7 +78,7 @@ async def test_where_ages_may_not_be_seen_the_first_message_tells(
             async with reader, mp.log.database.connection() as holder, holder.transaction():
                 await mp.append("order-1", NewMessage("placed"), connection=holder)
                 await append(mp, "order-2")
-                await asyncio.sleep(2 * horizon.NAME_AFTER)
+                await asyncio.sleep(2 * protocol.HOLDER_NAMED_SECONDS)
                 info = await reader.manage("shipping").info()
         finally:
             admin.execute(sql.SQL("drop owned by {}").format(names[1]))
@@ -92,11 +92,11 @@ async def test_where_ages_may_not_be_seen_the_first_message_tells(
 @pytest.mark.parametrize(
     ("holder", "statement"),
     [
-        (Holder("7", 4711, "a", "active", 1.0, None), "select pg_terminate_backend(4711)"),
-        (Holder("7", None, "", "prepared", 1.0, "it's"), "rollback prepared 'it''s'"),
+        (HorizonHolder("7", 4711, "a", "active", 1.0, None), "select pg_terminate_backend(4711)"),
+        (HorizonHolder("7", None, "", "prepared", 1.0, "it's"), "rollback prepared 'it''s'"),
     ],
 )
-def test_the_statement_that_ends_it(holder: Holder, statement: str) -> None:
+def test_the_statement_that_ends_it(holder: HorizonHolder, statement: str) -> None:
     assert holder.ended_by == statement
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage, Park, Retry, Transaction
-from milepost.engine.runner import Runner
+from milepost.engine.handlers.runner import Runner
 from support import MakeMilepost, qualified
 
 STRICT = ["repeatable read", "serializable"]

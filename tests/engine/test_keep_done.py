@@ -8,7 +8,7 @@ import pytest
 
 from engine.pulling import Clock
 from milepost import Context, Message, Milepost, NewMessage, Retry, RetryLater, Skip, Transaction, by_property
-from milepost.engine.deliveries import DeliveryInfo
+from milepost.engine.operate.deliveries import DeliveryInfo
 from patience import looked_at, within
 
 AT_ONCE = Retry(attempts=5, delay=0)

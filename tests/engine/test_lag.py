@@ -11,8 +11,8 @@ from psycopg.types.json import Jsonb
 
 from milepost import Message, Milepost, NewMessage, Park, Retry, UnknownSubscription
 from milepost.dispatch import Cursor
-from milepost.engine import writing
-from milepost.engine.lag import not_passed
+from milepost.engine.lanes import checkpoint_writer
+from milepost.engine.observe.lag import positions_not_passed
 from support import MakeMilepost, qualified
 
 
@@ -21,12 +21,12 @@ def passed(cursor: Cursor, position: int) -> bool:
 
 
 def test_positions_that_some_cursor_has_not_passed() -> None:
-    assert not_passed([], 10) == []
-    assert not_passed([Cursor(10), Cursor(12)], 10) == []
-    assert not_passed([Cursor(0)], 0) == []
-    assert not_passed([Cursor(3), Cursor(7)], 10) == [(4, 10)]
-    assert not_passed([Cursor(3, ((5, 20),)), Cursor(10)], 10) == [(4, 4)]
-    assert not_passed([Cursor(3, ((5, 6), (8, 8)))], 10) == [(4, 4), (7, 7), (9, 10)]
+    assert positions_not_passed([], 10) == []
+    assert positions_not_passed([Cursor(10), Cursor(12)], 10) == []
+    assert positions_not_passed([Cursor(0)], 0) == []
+    assert positions_not_passed([Cursor(3), Cursor(7)], 10) == [(4, 10)]
+    assert positions_not_passed([Cursor(3, ((5, 20),)), Cursor(10)], 10) == [(4, 4)]
+    assert positions_not_passed([Cursor(3, ((5, 6), (8, 8)))], 10) == [(4, 4), (7, 7), (9, 10)]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -43,7 +43,7 @@ def test_they_are_what_a_plain_count_finds(seed: int) -> None:
             at = last + 1
         cursors.append(Cursor(position, tuple(ahead)))
     head = random.randint(0, 40)
-    found = not_passed(cursors, head)
+    found = positions_not_passed(cursors, head)
     counted = [at for at in range(1, head + 1) if not all(passed(cursor, at) for cursor in cursors)]
     assert [at for low, high in found for at in range(low, high + 1)] == counted
 
@@ -109,8 +109,8 @@ async def test_one_slow_message_is_a_lag_of_one(mp: Milepost) -> None:
 async def test_what_is_not_for_it_is_no_lag_behind_a_slow_message(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "LAZY", 0.05)
-    monkeypatch.setattr(writing, "ALONG", 0.05)
+    monkeypatch.setattr(checkpoint_writer, "IDLE_WRITE_SECONDS", 0.05)
+    monkeypatch.setattr(checkpoint_writer, "JOINT_WRITE_SECONDS", 0.05)
     started, go_on = asyncio.Event(), asyncio.Event()
 
     @mp.subscription("slow", category="order", lanes=2)

@@ -13,7 +13,7 @@ import pytest
 
 from lossy import Lossy, lossy, until_available
 from milepost import Checkpoint, MemoryProgress, Message, Milepost, NewMessage, Transaction, Unavailable
-from milepost.progress.protocol import Held
+from milepost.progress.protocol import LaneGrant
 from patience import until, within
 from support import MakeMilepost, qualified
 
@@ -34,13 +34,13 @@ class Unaware:
     """Keeps a process from looking at its log until it is let go; says when it has tried to have a lane again."""
 
     def __init__(self, mp: Milepost) -> None:
-        self.lanes: list[Held] = []
+        self.lanes: list[LaneGrant] = []
         """Those that it has got meanwhile."""
         self.tried = asyncio.Event()
         self.asked = asyncio.Event()
         """Somebody wants to look at the log."""
         self._open = asyncio.Event()
-        sample, progress = mp.log.horizon.sample, mp._place().services.progress
+        sample, progress = mp.log.horizon.sample, mp.runtime().services.progress
         take = progress.take
 
         async def wait_and_sample() -> None:
@@ -48,7 +48,7 @@ class Unaware:
             await self._open.wait()
             await sample()
 
-        async def try_to_take(*args: Any, **options: Any) -> list[Held]:
+        async def try_to_take(*args: Any, **options: Any) -> list[LaneGrant]:
             try:
                 taken = await take(*args, **options)
                 self.lanes += taken
@@ -245,7 +245,7 @@ class TestHandlers:
         async with mp, mp.running():
             await until(lambda: len(started) == 1, 60)
             await server.crash()
-            progress = mp._place().services.progress
+            progress = mp.runtime().services.progress
             look = progress.look
 
             async def count(*args: Any, **options: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from lossy import Lossy, lossy, until_available
 from milepost import Checkpoint, LogMismatch, MemoryProgress, Message, Milepost, NewMessage
-from milepost.progress.rewinding import Rewinding
+from milepost.progress.postgres.log_guard import ProgressRewinder
 from patience import until
 from support import MakeMilepost, qualified
 
@@ -53,9 +53,9 @@ def programs(make_mp: MakeMilepost, second_url: str) -> Programs:
 
 async def rewound(mp: Milepost) -> int:
     """Takes progress back; to which position."""
-    database = mp._place().services.database
+    database = mp.runtime().services.database
     assert database is not None
-    rewinding = Rewinding(mp.log.database.within(None), database.within(None), mp.log.statements.schema)
+    rewinding = ProgressRewinder(mp.log.database.within(None), database.within(None), mp.log.statements.schema)
     plan = await rewinding.plan()
     assert plan is not None
     await rewinding.run(plan)
@@ -108,7 +108,7 @@ async def test_a_gap_where_the_newest_message_was(
 async def test_what_survived_is_known_also_after_a_quiet_time(programs: Programs, server: Lossy) -> None:
     """A message comes each quarter of an hour: what is remembered of the one before stays."""
     async with programs.one() as mp:
-        database = mp._place().services.database
+        database = mp.runtime().services.database
         assert database is not None
         for number in range(10):
             if number == 9:
@@ -138,7 +138,7 @@ async def test_a_worker_that_knows_nothing_of_it_is_fenced_off_when_progress_is_
         await mp.append("order-1", NewMessage("lost", "held"))
         await until(lambda: (13, "lost") in seen, 60)
         sample, can_sample = mp.log.horizon.sample, asyncio.Event()
-        progress = mp._place().services.progress
+        progress = mp.runtime().services.progress
         take, tried = progress.take, asyncio.Event()
 
         async def wait_and_sample() -> None:

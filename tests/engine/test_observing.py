@@ -25,13 +25,22 @@ from milepost import (
     Transaction,
     by_function,
 )
-from milepost.complaints import Complaints
-from milepost.engine import journal
-from milepost.engine.figures import BOUNDS, Counting, Figures
-from milepost.engine.instrument import CallEnd
-from milepost.events import AttemptFailed, Event, Handled, LaneLost, LaneReleased, LaneTaken, Recovered, Stalled
-from milepost.log import instrument as instruments
-from milepost.log.instrument import AppendEnd, Payloads
+from milepost.engine import subscription_logger
+from milepost.engine.declare.handler import CallEnd
+from milepost.engine.observe.counters import HISTOGRAM_BOUNDS_SECONDS, EventCounter, SubscriptionCounters
+from milepost.engine.observe.events import (
+    AttemptFailed,
+    Event,
+    Handled,
+    LaneLost,
+    LaneReleased,
+    LaneTaken,
+    Recovered,
+    Stalled,
+)
+from milepost.log import append as instruments
+from milepost.log.append import AppendEnd, AppendPayloads
+from milepost.throttled_warnings import ThrottledWarnings
 from patience import within
 from support import MakeMilepost, qualified
 
@@ -146,14 +155,14 @@ class TestDurations:
         }
 
 
-def ended(figures: Figures) -> int:
+def ended(figures: SubscriptionCounters) -> int:
     """How many messages something came of."""
     return figures.handled + figures.parked + figures.skipped + figures.retried
 
 
 class TestCounting:
     async def test_what_is_counted(self, mp: Milepost, events: list[Event]) -> None:
-        counting = Counting(mp.on_event)
+        counting = EventCounter(mp.on_event)
 
         @mp.subscription("single", category="order", lanes=2, retry=Retry(attempts=2, delay=600))
         async def single(message: Message[Any]) -> None:
@@ -194,15 +203,17 @@ class TestCounting:
         assert batches_.seconds >= sum(took)
 
     def test_processes_are_added_up(self) -> None:
-        one = Figures("a", handled=1, failed=2, retried=3, parked=4, skipped=5, lost=6, lanes=7, seconds=0.5)
+        one = SubscriptionCounters(
+            "a", handled=1, failed=2, retried=3, parked=4, skipped=5, lost=6, lanes=7, seconds=0.5
+        )
         one.times[3] = 1
-        other = Figures(
+        other = SubscriptionCounters(
             "a", handled=10, failed=20, retried=30, parked=40, skipped=50, lost=60, lanes=70, seconds=5
         )
         other.times[3], other.times[-1] = 2, 3
         one.add(other)
-        assert one == Figures("a", 11, 22, 33, 44, 55, 66, 77, 5.5, one.times)
-        assert (one.times[3], one.times[-1], len(one.times)) == (3, 3, len(BOUNDS) + 1)
+        assert one == SubscriptionCounters("a", 11, 22, 33, 44, 55, 66, 77, 5.5, one.times)
+        assert (one.times[3], one.times[-1], len(one.times)) == (3, 3, len(HISTOGRAM_BOUNDS_SECONDS) + 1)
 
 
 colour: ContextVar[str] = ContextVar("colour", default="none")
@@ -229,7 +240,7 @@ class Painter:
 
         return end
 
-    def appending(self, payloads: Payloads, carrier: dict[str, str], *, sends: bool) -> AppendEnd:
+    def appending(self, payloads: AppendPayloads, carrier: dict[str, str], *, sends: bool) -> AppendEnd:
         carrier["colour"] = colour.get()
         [(stream, messages)] = payloads
 
@@ -365,8 +376,8 @@ class TestInstruments:
     async def test_what_it_raises_changes_nothing(
         self, fails_at: str, mp: Milepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        fresh = Complaints(logging.getLogger("milepost.instruments"), "an instrument")
-        monkeypatch.setattr(instruments.complaints, "make", fresh.make)
+        fresh = ThrottledWarnings(logging.getLogger("milepost.instruments"), "an instrument")
+        monkeypatch.setattr(instruments.instrument_warnings, "warn", fresh.warn)
 
         class Broken:
             def handling(self, *_: object, **__: object) -> CallEnd:
@@ -463,7 +474,7 @@ class TestLogging:
         assert Counter(record.levelname for record in records) == {"ERROR": 20}
         assert sum(record.exc_info is not None for record in records) == 2
         caplog.clear()
-        monkeypatch.setattr(journal, "TRACEBACK_EVERY", 0.0)
+        monkeypatch.setattr(subscription_logger, "TRACEBACK_INTERVAL_SECONDS", 0.0)
         await fill(mp, 20)
         await mp.run_until_idle(errors="park")
         assert all(record.exc_info is not None for record in caplog.records if record.name == "milepost.engine")

@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from engine.shop import message
-from milepost.engine.order import (
+from milepost.engine.declare.order import (
     BY_STREAM,
-    LONGEST_KEY,
-    UNRELATED,
+    MAX_KEY_CHARACTERS,
+    NO_ORDER,
+    NoKey,
     Order,
-    Unordered,
     by_correlation,
     by_function,
     by_property,
     lanes_of,
-    order_of,
+    order_from_option,
 )
 from milepost.names import bucket_of
 
@@ -49,13 +49,13 @@ class MixedIn(str, Enum):  # noqa: UP042 - as older programs write it
     ],
 )
 def test_every_order_has_its_text(given: Any, text: str) -> None:
-    assert order_of(given).text == text
+    assert order_from_option(given).text == text
 
 
 @pytest.mark.parametrize("given", ["", "Stream", "none", 1, True, by_property, by_function, len, ["stream"], {}])
 def test_what_is_no_order_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match='^"stream", by_property.*or None is wanted$'):
-        order_of(given)
+        order_from_option(given)
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "and", "Ä", "a\0", None, 5, by_property])
@@ -87,9 +87,9 @@ def test_by_stream_the_stream_is_the_key() -> None:
 
 
 def test_without_an_order_there_are_no_keys() -> None:
-    assert UNRELATED.key(message()) is None
-    assert UNRELATED.stream_key(message()) is None
-    assert UNRELATED.keys([message(), message()]) is None
+    assert NO_ORDER.key(message()) is None
+    assert NO_ORDER.stream_key(message()) is None
+    assert NO_ORDER.keys([message(), message()]) is None
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,10 @@ def test_a_long_value_is_hashed() -> None:
     long = [order.key(message(properties={"p": "x" * 1000 + end})) for end in "ab"]
     assert len(set(long)) == 2
     assert all(str(key).startswith("sha256 ") and len(str(key)) == 71 for key in long)
-    assert order.key(message(properties={"p": "x" * (LONGEST_KEY - 2)})) == f'"{"x" * (LONGEST_KEY - 2)}"'
+    assert (
+        order.key(message(properties={"p": "x" * (MAX_KEY_CHARACTERS - 2)}))
+        == f'"{"x" * (MAX_KEY_CHARACTERS - 2)}"'
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,14 +165,14 @@ def test_a_function_may_give_strings_and_integers(returned: Any, key: str) -> No
 
 @pytest.mark.parametrize("returned", [None, True, 1.0, b"1", [], Region.EU, object()])
 def test_a_function_that_gives_something_else_gives_no_key(returned: Any) -> None:
-    with pytest.raises(Unordered, match=r"returned a .*; a string or an integer is wanted") as refused:
+    with pytest.raises(NoKey, match=r"returned a .*; a string or an integer is wanted") as refused:
         by_function(lambda m: returned).key(message(position=8))
     assert refused.value.message.position == 8
 
 
 @pytest.mark.parametrize("returned", ["a\0b", "\ud800", "\ud800" * 1000, pytest.param(10**5000, id="huge")])
 def test_a_key_that_cannot_be_stored_is_none(returned: Any) -> None:
-    with pytest.raises(Unordered, match="no key: .* raised "):
+    with pytest.raises(NoKey, match="no key: .* raised "):
         by_function(lambda m: returned).key(message())
 
 
@@ -177,7 +180,7 @@ def test_a_function_that_raises_gives_no_key_and_the_cause() -> None:
     def customer(m: Any) -> str:
         return str(m.properties["customer"])
 
-    with pytest.raises(Unordered, match=r"no key: .*customer raised KeyError\('customer'\)") as refused:
+    with pytest.raises(NoKey, match=r"no key: .*customer raised KeyError\('customer'\)") as refused:
         by_function(customer).keys([message()])
     assert isinstance(refused.value.__cause__, KeyError)
     assert by_function(customer).stream_key(message()) == "stream order-1"
@@ -185,7 +188,7 @@ def test_a_function_that_raises_gives_no_key_and_the_cause() -> None:
 
 def test_by_stream_the_lane_comes_from_the_streams_bucket() -> None:
     m = message(stream="order-7")
-    for order in (BY_STREAM, UNRELATED):
+    for order in (BY_STREAM, NO_ORDER):
         assert order.by_stream
         assert lanes_of([m], order.keys([m]), 16) == [bucket_of("order-7") % 16]
         assert lanes_of([m], order.keys([m]), 1) == [0]
@@ -200,7 +203,7 @@ def test_otherwise_the_lane_comes_from_the_key(order: Order) -> None:
 
 def test_orders_are_equal_when_they_mean_the_same() -> None:
     assert by_property("a") == by_property("a") != by_property("b")
-    assert order_of("stream") == BY_STREAM != UNRELATED
+    assert order_from_option("stream") == BY_STREAM != NO_ORDER
 
 
 @pytest.mark.parametrize("function", [len, hash, lambda m, n=1: 1, lambda *all: 1, max])

@@ -14,10 +14,9 @@ import pytest
 
 from lossy import until_available
 from milepost import Context, Message, Milepost, NewMessage, Transaction, Unavailable
-from milepost.log import database as database_module
-from milepost.log import feed
-from milepost.log.database import Database
-from milepost.log.outage import Outage, outage_of
+from milepost.log.postgres import feed
+from milepost.postgres import pool as database_module
+from milepost.postgres.pool import Database, Outage, outage_of
 from patience import until
 from servers import Server, embedded_binaries
 
@@ -100,7 +99,7 @@ async def test_two_lines_are_logged(
                 await asyncio.to_thread(server.stop)
                 await until(failing(mp, 20), 60)
                 with monkeypatch.context() as patch, pytest.raises(Unavailable):
-                    patch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
+                    patch.setattr(database_module, "CONNECT_TIMEOUT_SECONDS", 0.2)
                     await mp.append("a-1", M)
                 await asyncio.to_thread(server.start)
                 await until_available(mp)
@@ -120,7 +119,7 @@ async def test_work_goes_on_with_the_first_append_that_succeeds(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The feed does not wait for its own next attempt."""
-    monkeypatch.setattr(feed, "OUTAGE_PAUSE", (600.0, 600.0))
+    monkeypatch.setattr(feed, "FEED_OUTAGE_PAUSE_SECONDS", (600.0, 600.0))
     seen: list[int] = []
     async with Milepost(server.url()) as mp:
 
@@ -143,7 +142,7 @@ async def test_a_server_that_stands_still_does_not_hold_up_an_append(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 0.5)
-    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 2)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_SECONDS", 2)
     async with Milepost(server.url()) as mp:
         await mp.append("a-1", M)
         with Frozen(server):
@@ -163,7 +162,7 @@ async def test_a_worker_leaves_a_primary_that_stands_still(
 ) -> None:
     """Its standby was promoted meanwhile, and is the second host of the address."""
     monkeypatch.setattr(database_module, "STATEMENT_SECONDS", 1.0)
-    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 1)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_SECONDS", 1)
     seen: list[tuple[int, str]] = []
     async with Milepost(server.url()) as mp:
         await mp.append("a-1", NewMessage("kept"))
@@ -222,7 +221,7 @@ async def test_a_loop_that_stood_still_ends_no_connection(database_url: str) -> 
 async def test_a_pool_whose_connections_are_all_lent_is_no_outage(
     database_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT", 0.2)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_SECONDS", 0.2)
     database = Database(database_url, pool_size=1)
     await database.open()
     try:

@@ -6,16 +6,9 @@ from typing import Any
 import pytest
 
 from engine.shop import context
-from milepost.engine.checkpoint import Checkpoint
-from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
-from milepost.errors import (
-    AlreadyExists,
-    ConsumerClosed,
-    DeclaredInCode,
-    Lost,
-    MilepostError,
-    UnknownSubscription,
-)
+from milepost.engine.declare.declaration import Checkpoint
+from milepost.engine.declare.outcomes import Failed, Park, RetryLater, Skip
+from milepost.errors import AlreadyExists, ConsumerClosed, DeclaredInCode, Lost, MilepostError, UnknownSubscription
 
 
 def test_outcomes_carry_their_reason() -> None:

@@ -21,11 +21,11 @@ from milepost import (
     by_function,
     by_property,
 )
-from milepost.engine import stream_progress
-from milepost.engine.stream_progress import StreamProgress
-from milepost.log import database
+from milepost.engine.operate import caught_up
+from milepost.engine.operate.caught_up import StreamProgress
 from milepost.names import bucket_of
-from milepost.progress import tracing
+from milepost.postgres import pool
+from milepost.progress.postgres import trace
 from patience import within
 from support import MakeMilepost, qualified
 
@@ -128,8 +128,8 @@ async def test_what_is_handled_ahead_of_another_counts_when_that_is(mp: Milepost
 @pytest.mark.parametrize("many", [False, True])
 async def test_rows_of_other_orders(mp: Milepost, order: Any, many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the versions of the stream, or, where those are many, by the rows of the subscription."""
-    monkeypatch.setattr(tracing, "SPAN", 2)
-    monkeypatch.setattr(stream_progress, "SPAN", 1 if many else 100)
+    monkeypatch.setattr(trace, "TRACE_SPAN_POSITIONS", 2)
+    monkeypatch.setattr(caught_up, "TRACE_SPAN_POSITIONS", 1 if many else 100)
     odd(mp, ordered_by=order, on_park="continue")
     for n in range(5):
         await mp.append("order-2", new("odd", customer=n + 100))
@@ -245,7 +245,7 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
     await mp.run_until_idle()
     await mp.append("order-1", [new(), new("odd")])
     rows = 0
-    fetch = database.fetch
+    fetch = pool.fetch_rows
 
     async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         nonlocal rows
@@ -253,7 +253,7 @@ async def test_a_long_stream_that_was_handled_costs_nothing(mp: Milepost, monkey
         rows += len(found)
         return found
 
-    monkeypatch.setattr(database, "fetch", counting)
+    monkeypatch.setattr(pool, "fetch_rows", counting)
     assert await progress(mp) == stands(5_000, 5_002)
     assert rows <= 10
 
@@ -262,13 +262,10 @@ async def test_the_version_up_to_a_position_is_found_by_halves(mp: Milepost) -> 
     """Also where retention has removed the first versions."""
     for n in range(30):
         await mp.append(f"order-{n % 3}", new())
-    statement = mp.log.statements.get("version_up_to")
     for kept_from in (1, 5):
         removed = "delete from {0}.messages where version < %(version)s"
         await mp.log.database.execute(qualified(removed, mp), {"version": kept_from})
         places = {message.position: message.version async for message in mp.read("order-1")}
         for position in range(32):
-            found = await mp.log.database.execute(
-                statement, {"stream": "order-1", "known": 10, "position": position}
-            )
-            assert found[0][0] == max((places[at] for at in places if at <= position), default=0)
+            found = await mp.log.last_version("order-1", up_to=position)
+            assert found == max((places[at] for at in places if at <= position), default=0)

@@ -9,8 +9,7 @@ import pytest
 
 from engine.shop import Clock, Mailer, Placed, Session, subscriptions
 from milepost import NewMessage
-from milepost.engine.context import Context
-from milepost.engine.transaction import Transaction
+from milepost.engine.declare.context import Context, Transaction
 from milepost.log.message import Message
 from support import MakeMilepost
 

@@ -10,17 +10,16 @@ from typing import Any, NewType, cast
 import pytest
 
 from engine.shop import Clock, Mailer, Placed, Session, context, message, subscriptions
-from milepost.engine.context import Context
-from milepost.engine.handler import Undecodable
-from milepost.engine.outcomes import Skip
-from milepost.engine.subscription import Subscriptions
-from milepost.engine.transaction import Transaction
+from milepost.engine.declare.context import Context, Transaction
+from milepost.engine.declare.handler import Undecodable
+from milepost.engine.declare.outcomes import Skip
+from milepost.engine.declare.subscription import ProgramSubscriptions
 from milepost.log.message import Message
 
 TRANSACTION = cast(Transaction, object())
 
 
-async def run(program: Subscriptions, subject: Any = None) -> Any:
+async def run(program: ProgramSubscriptions, subject: Any = None) -> Any:
     """Calls the only handler as a worker does."""
     program.check()
     ((handler,),) = (each.handlers for each in program)

@@ -19,8 +19,9 @@ from milepost import (
     UnknownSubscription,
     by_property,
 )
-from milepost.engine.pulling import puller, scanning, scannings, turn
-from milepost.log.reader import Page, Reader
+from milepost.engine.pull import claims, puller, scanner
+from milepost.log.postgres.reader import Reader
+from milepost.log.query import Page
 from support import MakeMilepost
 
 
@@ -92,9 +93,9 @@ class TestPulling:
     async def test_a_pull_scans_a_bounded_part_and_says_that_there_is_more(
         self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(turn, "ROUNDS", 2)
-        monkeypatch.setattr("milepost.log.reader.FIRST_SPAN", 3)
-        monkeypatch.setattr("milepost.log.reader.MAX_SPAN", 3)
+        monkeypatch.setattr(claims, "MAX_PARTS_PER_PULL", 2)
+        monkeypatch.setattr("milepost.log.query.FIRST_SPAN_POSITIONS", 3)
+        monkeypatch.setattr("milepost.log.query.MAX_SPAN_POSITIONS", 3)
         jobs = await Jobs.create(mp, category=None, types="wanted")
         await jobs.append(12)
         await mp.append("job-1", NewMessage("wanted"))
@@ -102,9 +103,9 @@ class TestPulling:
         assert seen == [(0, True), (0, True), (1, False), (0, False)]
 
     async def test_waiting_goes_on_scanning(self, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(turn, "ROUNDS", 1)
-        monkeypatch.setattr("milepost.log.reader.FIRST_SPAN", 3)
-        monkeypatch.setattr("milepost.log.reader.MAX_SPAN", 3)
+        monkeypatch.setattr(claims, "MAX_PARTS_PER_PULL", 1)
+        monkeypatch.setattr("milepost.log.query.FIRST_SPAN_POSITIONS", 3)
+        monkeypatch.setattr("milepost.log.query.MAX_SPAN_POSITIONS", 3)
         jobs = await Jobs.create(mp, category=None, types="wanted")
         await jobs.append(12)
         await mp.append("job-1", NewMessage("wanted"))
@@ -441,7 +442,7 @@ class TestSettling:
             await jobs.settle(retry=tasks, after=-1)
         with pytest.raises(ValueError, match="timeout: .* wanted"):
             await jobs.settle(extend=tasks, timeout=0)
-        monkeypatch.setattr("milepost.engine.pulling.settling.MOST", 2)
+        monkeypatch.setattr("milepost.engine.pull.settle.MAX_SETTLED_DELIVERIES", 2)
         with pytest.raises(TooLarge, match="more than 2"):
             await jobs.settle(ack=tasks)
         assert len((await jobs.settle(ack=tasks[:2])).moved) == 2
@@ -793,7 +794,7 @@ class TestInfo:
     async def test_who_settles_tells_rate_and_last_error(
         self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0.2)
+        monkeypatch.setattr("milepost.engine.pull.reports.PULL_REPORT_SECONDS", 0.2)
         await jobs.append(30)
         await jobs.settle(retry=await jobs.pull(1), reason="the mail server is down\0")
         info = await jobs.managed.info()
@@ -813,7 +814,7 @@ class TestInfo:
     async def test_what_is_asked_again_is_not_told_again(
         self, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0)
+        monkeypatch.setattr("milepost.engine.pull.reports.PULL_REPORT_SECONDS", 0)
         await jobs.append(2)
         first, second = await jobs.pull()
         asked: dict[str, Any] = {"park": first, "reason": "the first", "id": uuid4()}
@@ -826,8 +827,8 @@ class TestInfo:
         self, jobs: Jobs, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         moment = 100.0
-        monkeypatch.setattr("milepost.engine.pulling.reporting.monotonic", lambda: moment)
-        monkeypatch.setattr("milepost.engine.pulling.reporting.TELL", 0)
+        monkeypatch.setattr("milepost.engine.pull.reports.monotonic", lambda: moment)
+        monkeypatch.setattr("milepost.engine.pull.reports.PULL_REPORT_SECONDS", 0)
         await jobs.append(104)
         assert (await jobs.managed.statistics()).latency_50 is None
         tasks = await jobs.pull(101)
@@ -939,14 +940,14 @@ class TestManySubscriptions:
     async def test_it_is_bounded_for_all_together(
         self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scannings, "READ_AHEAD", 20_000)
+        monkeypatch.setattr(scanner, "MAX_READ_AHEAD_BYTES", 20_000)
         remembered: list[int] = []
         for number in range(1, 16):
             for jobs in several:
                 assert positions(await jobs.pull(limit=1)) == [number]
                 await self.all_read(mp)
-                assert mp._puller._scannings.size <= 20_000
-                remembered.append(len(list(mp._puller._scannings)))
+                assert mp.puller.scanners.size <= 20_000
+                remembered.append(len(list(mp.puller.scanners)))
         assert min(remembered[len(several) :]) < len(several)
 
     @pytest.fixture
@@ -955,7 +956,7 @@ class TestManySubscriptions:
         event, log_page = asyncio.Event(), Reader.log_page
 
         async def held_up(reader: Reader, *arguments: Any, **bounds: Any) -> Page:
-            if asyncio.current_task() in mp._puller._scannings._reading:
+            if asyncio.current_task() in mp.puller.scanners.reads_under_way:
                 await event.wait()
             return await log_page(reader, *arguments, **bounds)
 
@@ -972,18 +973,18 @@ class TestManySubscriptions:
         monkeypatch: pytest.MonkeyPatch,
         at_once: int,
     ) -> None:
-        monkeypatch.setattr(scannings, "READ_AHEAD", 10_000)
-        monkeypatch.setattr(scannings, "AT_ONCE", at_once)
+        monkeypatch.setattr(scanner, "MAX_READ_AHEAD_BYTES", 10_000)
+        monkeypatch.setattr(scanner, "MAX_CONCURRENT_READS", at_once)
         await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
         may_read.set()
         await self.all_read(mp)
-        assert 5_000 < mp._puller._scannings.size <= 10_000
+        assert 5_000 < mp.puller.scanners.size <= 10_000
 
     async def test_few_read_ahead_at_once(
         self, mp: Milepost, several: list[Jobs], may_read: asyncio.Event
     ) -> None:
         await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
-        assert len(mp._puller._scannings._reading) == scannings.AT_ONCE
+        assert len(mp.puller.scanners.reads_under_way) == scanner.MAX_CONCURRENT_READS
         may_read.set()
         await self.all_read(mp)
         await asyncio.gather(*(jobs.pull(limit=10) for jobs in several))
@@ -992,25 +993,25 @@ class TestManySubscriptions:
 
     async def all_read(self, mp: Milepost) -> None:
         """Until nobody reads ahead."""
-        while reading := mp._puller._scannings._reading:
+        while reading := mp.puller.scanners.reads_under_way:
             await asyncio.wait(reading)
 
     async def test_those_pulled_longest_ago_are_forgotten(
         self, mp: Milepost, several: list[Jobs], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(scannings, "REMEMBERED", 2)
+        monkeypatch.setattr(scanner, "MAX_SCANNERS", 2)
         for jobs in (several[0], several[1], several[0], several[2]):
             await jobs.pull(limit=1)
-        assert [each._name for each in mp._puller._scannings] == [several[0].name, several[2].name]
+        assert [each.name for each in mp.puller.scanners] == [several[0].name, several[2].name]
 
 
 async def test_reading_ahead_holds_no_more_than_it_should(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scanning, "KEPT", 500)
+    monkeypatch.setattr(scanner, "MAX_KEPT_PART_BYTES", 500)
     jobs = await Jobs.create(mp)
     await mp.append("job-1", [NewMessage("sent", "x" * 100) for _ in range(40)])
     got: list[int] = []
     while tasks := await jobs.pull(limit=4):
         got += positions(tasks)
-        stock = next(iter(mp._puller._scannings))._stock
+        stock = next(iter(mp.puller.scanners)).part_ahead
         assert stock is None or stock.size <= 500
     assert got == list(range(1, 41))

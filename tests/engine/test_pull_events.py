@@ -1,7 +1,6 @@
 """What listeners are told of what is pulled."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
@@ -12,8 +11,8 @@ import pytest
 from engine.notes import Notes
 from engine.pulling import Clock, Jobs
 from milepost import Milepost, NewMessage, Retry
-from milepost.engine.figures import Counting
-from milepost.events import (
+from milepost.engine.observe.counters import EventCounter
+from milepost.engine.observe.events import (
     AttemptFailed,
     Event,
     Handled,
@@ -26,7 +25,8 @@ from milepost.events import (
     Skipped,
     Stalled,
 )
-from milepost.log.reader import Page, Reader
+from milepost.log.postgres.reader import Reader
+from milepost.log.query import Page
 from support import MakeMilepost
 
 
@@ -103,19 +103,19 @@ async def test_claims_of_large_messages_that_expired_are_read_in_parts(
     mp: Milepost, notes: Notes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[int] = []
-    pages_at = Reader.pages_at
+    page_at = Reader.page_at
 
-    async def noted(reader: Reader, *arguments: Any) -> AsyncIterator[Page]:
-        async for page in pages_at(reader, *arguments):
-            read.append(len(page))
-            yield page
+    async def noted(reader: Reader, *arguments: Any) -> Page:
+        page = await page_at(reader, *arguments)
+        read.append(len(page))
+        return page
 
     jobs = await Jobs.create(mp, timeout=5)
     await mp.append("job-1", [NewMessage("sent", "x" * 1000) for _ in range(10)])
     await jobs.pull()
     await Clock(mp).advance(6)
-    monkeypatch.setattr(Reader, "pages_at", noted)
-    monkeypatch.setattr("milepost.log.reader.PAGE_BYTES", 2500)
+    monkeypatch.setattr(Reader, "page_at", noted)
+    monkeypatch.setattr("milepost.engine.pull.reports.PAGE_BYTES", 2500)
     await jobs.pull()
     assert read == [3, 3, 3, 1]
     assert [event.position for event in notes.of(AttemptFailed)] == list(range(1, 11))
@@ -167,7 +167,7 @@ async def test_it_is_paused_and_goes_on(mp: Milepost, notes: Notes) -> None:
 
 
 async def test_figures_count_it(mp: Milepost) -> None:
-    counting = Counting(mp.on_event)
+    counting = EventCounter(mp.on_event)
     jobs = await Jobs.create(mp)
     await jobs.append(3)
     await jobs.settle(ack=await jobs.pull())
@@ -237,15 +237,14 @@ async def test_an_older_answer_does_not_take_back_what_was_told(
     await jobs.append(1)
     await jobs.pull()
     await Clock(mp).advance(6)
-    reached, go_on, pages_at = asyncio.Event(), asyncio.Event(), Reader.pages_at
+    reached, go_on, page_at = asyncio.Event(), asyncio.Event(), Reader.page_at
 
-    async def held_up(reader: Reader, *arguments: Any) -> AsyncIterator[Page]:
+    async def held_up(reader: Reader, *arguments: Any) -> Page:
         reached.set()
         await go_on.wait()
-        async for page in pages_at(reader, *arguments):
-            yield page
+        return await page_at(reader, *arguments)
 
-    monkeypatch.setattr(Reader, "pages_at", held_up)
+    monkeypatch.setattr(Reader, "page_at", held_up)
     late = asyncio.create_task(jobs.pull())
     await reached.wait()
     await mp.manage("emails").pause()

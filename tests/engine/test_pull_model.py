@@ -10,7 +10,7 @@ import pytest
 from engine.pull_model import ACTIVE, Model
 from engine.pulling import Clock, Jobs
 from milepost import Milepost, Retry
-from milepost.engine.pulling.pulled import PulledDelivery
+from milepost.engine.pull.claims import PulledDelivery
 from support import MakeMilepost
 
 STEP = 500.0

@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import create_async_engine
 
 from engine.pulling import PATIENCE, Jobs, Waiting, positions
 from milepost import Milepost, MilepostError, Unavailable
-from milepost.engine.pulling import turn, watching
-from milepost.log import wakeups
-from milepost.progress.pulling import PostgresPulling
+from milepost.engine.pull import claims, puller
+from milepost.log.postgres import wakeups
+from milepost.progress.postgres.deliveries import PostgresClaims
+from patience import until
 from support import Connection, MakeMilepost, qualified, until_somebody_waits_for
 
 
@@ -132,7 +133,7 @@ class TestSettling:
         jobs = await Jobs.create(mp)
         await jobs.append(2)
         tasks = await jobs.pull()
-        settle = PostgresPulling.settle
+        settle = PostgresClaims._settle
         errors: list[Exception] = [psycopg.errors.DeadlockDetected(), psycopg.errors.DeadlockDetected()]
 
         async def ended_twice(*args: Any, **options: Any) -> Any:
@@ -140,7 +141,7 @@ class TestSettling:
                 raise Unavailable("ended") from errors.pop()
             return await settle(*args, **options)
 
-        monkeypatch.setattr(PostgresPulling, "settle", ended_twice)
+        monkeypatch.setattr(PostgresClaims, "_settle", ended_twice)
         assert (await jobs.settle(ack=tasks)).moved == tuple(tasks)
 
     @pytest.mark.shard("faults")
@@ -159,14 +160,14 @@ class TestSettling:
         await jobs.append(2)
         tasks = await jobs.pull()
         calls = 0
-        settle = PostgresPulling.settle
+        settle = PostgresClaims._settle
 
         async def counted(*args: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
             return await settle(*args, **options)
 
-        monkeypatch.setattr(PostgresPulling, "settle", counted)
+        monkeypatch.setattr(PostgresClaims, "_settle", counted)
         lock = qualified('select from {}.deliveries where "position" = %s for update', mp).encode()
         await connection.execute(lock, [2])
         async with settling:
@@ -314,9 +315,9 @@ class TestElsewhere:
             assert await Jobs(other).drain() == [3, 4, 5, 6]
 
     async def test_waiting(self, make_mp: MakeMilepost, second_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(turn, "POLL", 1000.0)
-        monkeypatch.setattr(watching, "POLL_WITHOUT_LISTENING", 1000.0)
-        monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", PATIENCE)
+        monkeypatch.setattr(claims, "PULL_POLL_SECONDS", 1000.0)
+        monkeypatch.setattr(puller, "PULL_POLL_WITHOUT_LISTENING_SECONDS", 1000.0)
+        monkeypatch.setattr(wakeups, "PROBE_TIMEOUT_SECONDS", PATIENCE)
         async with make_mp(progress=second_url) as mp, make_mp(progress=second_url) as other:
             jobs = await Jobs.create(mp, ordered_by="stream")
             waiting = Waiting(Jobs(other), monkeypatch)
@@ -325,7 +326,7 @@ class TestElsewhere:
             assert await waiting.got() == [1]
             waiting = Waiting(Jobs(other), monkeypatch)
             await waiting.asleep()
-            await other.services.wakeups.probed()
+            await until(lambda: other.services.wakeups.listening, PATIENCE)
             [[token]] = await jobs.execute(
                 "select subscription || '-' || \"position\" || '-' || replace(claim::text, '-', '') "
                 "from {}.deliveries where claim is not null"

@@ -8,17 +8,17 @@ import pytest
 
 from engine.pulling import PATIENCE, Jobs, Waiting, positions
 from milepost import Milepost, NewMessage, Retry, UnknownSubscription
-from milepost.engine.pulling import turn, watching
-from milepost.log import wakeups
-from milepost.log.wakeups import Wakeups
+from milepost.engine.pull import claims, puller
+from milepost.log.postgres import wakeups
+from milepost.log.postgres.wakeups import Wakeups
 from support import MakeMilepost
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_found_by_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """What ends a wait in these tests is what it should be."""
-    monkeypatch.setattr(turn, "POLL", 1000.0)
-    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", PATIENCE)
+    monkeypatch.setattr(claims, "PULL_POLL_SECONDS", 1000.0)
+    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT_SECONDS", PATIENCE)
 
 
 @pytest.fixture
@@ -40,15 +40,15 @@ async def test_it_does_not_look_again_and_again(mp: Milepost, monkeypatch: pytes
     jobs = await Jobs.create(mp)
     lasts: list[float] = []
     listening = asyncio.Event()
-    sleep = watching.Wait.sleep
+    sleep = puller.PullWait.sleep
 
-    async def noted(wait: watching.Wait, seconds: float) -> None:
-        if wait._wakeups.listening:
+    async def noted(wait: puller.PullWait, seconds: float) -> None:
+        if wait._services.is_listening:
             lasts.append(seconds)
             listening.set()
         await sleep(wait, seconds)
 
-    monkeypatch.setattr(watching.Wait, "sleep", noted)
+    monkeypatch.setattr(puller.PullWait, "sleep", noted)
     pulling = asyncio.create_task(jobs.pull(wait=2000))
     async with asyncio.timeout(PATIENCE):
         await listening.wait()
@@ -61,13 +61,13 @@ async def test_it_does_not_look_again_and_again(mp: Milepost, monkeypatch: pytes
 async def test_it_ends_in_time(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = await Jobs.create(mp)
     lasts: list[float] = []
-    sleep = watching.Wait.sleep
+    sleep = puller.PullWait.sleep
 
-    async def noted(wait: watching.Wait, seconds: float) -> None:
+    async def noted(wait: puller.PullWait, seconds: float) -> None:
         lasts.append(seconds)
         await sleep(wait, seconds)
 
-    monkeypatch.setattr(watching.Wait, "sleep", noted)
+    monkeypatch.setattr(puller.PullWait, "sleep", noted)
     # It does not sleep where all of the time has passed before it would.
     while not lasts:
         assert await jobs.pull(wait=0.2) == ()
@@ -196,7 +196,7 @@ async def test_a_pull_that_is_cancelled_leaves_nothing_behind(
 
 
 async def test_it_listens_a_little_longer_and_then_no_more(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LINGER", 0.05)
+    monkeypatch.setattr(puller, "LISTEN_LINGER_SECONDS", 0.05)
     jobs = await Jobs.create(mp)
     assert await jobs.pull(wait=0.1) == ()
     assert mp.log.feed._followers == 1

@@ -8,14 +8,14 @@ from uuid import uuid4
 
 import pytest
 
+from milepost.concurrency import cancel_and_wait
 from milepost.dispatch import Cursor, Lane, LaneState, Settings
-from milepost.engine.order import UNRELATED
-from milepost.engine.owned import Owned
-from milepost.engine.reading import Reading
-from milepost.log.database import end
+from milepost.engine.declare.order import NO_ORDER
+from milepost.engine.lanes.held_lane import HeldLane
+from milepost.engine.lanes.reader import LaneReader
 from milepost.log.message import Message
-from milepost.log.segment import Segment
-from milepost.progress.protocol import Held
+from milepost.log.query import Segment
+from milepost.progress.protocol import LaneGrant
 
 HEAD = 100_000
 PAGE = 100
@@ -45,18 +45,18 @@ class Log:
         pass
 
 
-def lane_at(number: int, position: int) -> Owned:
+def lane_at(number: int, position: int) -> HeldLane:
     state: LaneState[Any] = LaneState(cursor=Cursor(position), now=0.0)
     lane: Lane[Message[Any]] = Lane(Settings(ordered=False), state, random=lambda: 0.5)
-    held = Held(subscription=1, lane=number, epoch=1, revision=1, state=state, log_life=LIFE)
-    return Owned(held, lane, UNRELATED, looks_first=False)
+    held = LaneGrant(subscription=1, lane=number, epoch=1, revision=1, state=state, log_life=LIFE)
+    return HeldLane(held, lane, NO_ORDER, must_load_rows=False)
 
 
-def reading_of(log: Log) -> Reading:
+def reading_of(log: Log) -> LaneReader:
     def nothing(_: object) -> None:
         pass
 
-    return Reading(
+    return LaneReader(
         cast(Any, log),
         cast(Any, log),
         lambda messages: ([0 for _ in messages], None),
@@ -81,7 +81,7 @@ async def test_one_at_the_head_does_not_wait_for_one_with_a_backlog(first: int) 
     assert behind.lane.reach < 15 * PAGE
     while behind.lane.reach < HEAD:
         await asyncio.sleep(0)
-    await end(task)
+    await cancel_and_wait(task)
 
 
 async def test_one_with_a_backlog_does_not_wait_for_one_at_the_head() -> None:
@@ -96,7 +96,7 @@ async def test_one_with_a_backlog_does_not_wait_for_one_at_the_head() -> None:
         await asyncio.sleep(0)
     assert log.reads.count(0) == 1
     assert len(log.reads) < 40
-    await end(task)
+    await cancel_and_wait(task)
 
 
 async def test_a_page_of_another_life_is_for_nobody() -> None:
@@ -113,4 +113,4 @@ async def test_a_page_of_another_life_is_for_nobody() -> None:
     log.of_page = LIFE
     while lane.lane.reach < 3 * PAGE:
         await asyncio.sleep(0)
-    await end(task)
+    await cancel_and_wait(task)

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from milepost import Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction
-from milepost.dispatch.reasons import one_line
-from milepost.engine.calls import ThreadCall
-from milepost.engine.chunk import Chunk
-from milepost.events import Parked, Skipped
+from milepost.dispatch.retry import one_line
+from milepost.engine.handlers.handler_loop import ThreadBatch
+from milepost.engine.handlers.invoker import ThreadCall
+from milepost.engine.observe.events import Parked, Skipped
 from support import qualified
 
 OPTIONS: dict[str, Any] = {"category": "order", "lanes": 1, "retry": Retry(attempts=1)}
@@ -123,7 +123,7 @@ class TestTimeOut:
 
             monkeypatch.setattr(cls, "where", look)
 
-        patch(Chunk)
+        patch(ThreadBatch)
         patch(ThreadCall)
         yield looked
         looked.set()

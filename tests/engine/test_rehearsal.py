@@ -7,23 +7,22 @@ import pytest
 from psycopg.errors import SerializationFailure
 
 from milepost import Message, Milepost, NewMessage, Transaction
-from milepost.engine.rehearsal import Rehearsal
-from milepost.engine.transaction import CannotAppend
-from milepost.engine.trial import Trial, Tried
+from milepost.engine.declare.context import CannotAppend
+from milepost.engine.operate.dry_run import DryRunResult, DryRunTransaction
 
 
 async def test_an_append_that_is_refused_is_told_also_where_the_handler_hides_it(mp: Milepost) -> None:
-    async with Rehearsal.on(mp.log.database, None, "read committed") as rehearsal:
+    async with DryRunTransaction.on(mp.log.database, mp.log, None, "read committed") as rehearsal:
         with suppress(CannotAppend):
             await rehearsal.transaction.append("receipt-1", NewMessage("due"))
         assert isinstance(await rehearsal.conclude(None), CannotAppend)
 
 
-async def tried(mp: Milepost) -> Tried:
+async def tried(mp: Milepost) -> DryRunResult:
     """Return what came of trying the only handler on the only message."""
     await mp.append("order-1", NewMessage("placed"))
     [subscription] = mp.declared()
-    trial = Trial(mp._place(), mp._appender, subscription)
+    trial = mp.dry_run(subscription)
     return await trial.run(await trial.choose([1]), timed=True)
 
 

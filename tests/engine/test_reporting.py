@@ -11,25 +11,15 @@ from typing import Any
 
 import pytest
 
-from milepost import (
-    MemoryProgress,
-    Message,
-    Milepost,
-    NewMessage,
-    Park,
-    Retry,
-    RetryLater,
-    Skip,
-    Transaction,
-)
-from milepost.engine import sharing
-from milepost.engine.info import SubscriptionInfo
+from milepost import MemoryProgress, Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip, Transaction
+from milepost.engine.lanes import balancer
+from milepost.engine.operate.info import SubscriptionInfo
 from support import MakeMilepost, qualified
 
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
 
 
 async def info_when(mp: Milepost, condition: Any) -> SubscriptionInfo:
@@ -79,6 +69,24 @@ async def test_rate_and_last_error(make_mp: MakeMilepost, progress: Any) -> None
                 break
         assert info.last_error == "ValueError: not this one"
         assert info.last_error_at is not None
+
+
+async def test_attempts_stay_counted_when_the_runner_is_built_anew(mp: Milepost) -> None:
+    @mp.subscription("orders", category="order", retry=Retry(attempts=1))
+    async def handle(message: Message[Any]) -> None:
+        raise ValueError("not this one")
+
+    async with mp, mp.program().running(grace=5) as worker:
+        await mp.append("order-1", NewMessage("placed"))
+        await worker.idle()
+        await mp.manage("orders").pause()
+        [host] = worker._balancer.served.values()
+        before = host.runner
+        await host.taken_back()
+        assert host.runner is not before
+        await mp.manage("orders").resume()
+        await mp.append("order-2", NewMessage("placed"))
+        await info_when(mp, lambda info: info.attempts == 2)
 
 
 @pytest.mark.parametrize("word", ["a\0b", "a\ud800b"])

@@ -6,9 +6,9 @@ import pytest
 
 from lossy import Lossy, lossy, until_available
 from milepost import Milepost, NewMessage, Unavailable
-from milepost.dispatch import Answer, Cursor, HeldKey, LaneState, Loaded, Row, State
-from milepost.engine.rows import Rows
-from milepost.progress.protocol import Bare
+from milepost.dispatch import Cursor, DeliveryRow, ExchangeAnswer, HeldKey, LaneState, LoadedRow, State
+from milepost.engine.lanes.message_loader import MessageLoader
+from milepost.progress.protocol import RowOnly
 
 
 @pytest.fixture
@@ -18,19 +18,19 @@ async def server(database_url: str, schema: str) -> AsyncIterator[Lossy]:
 
 
 async def test_they_get_no_messages_of_another_life(mp: Milepost, server: Lossy) -> None:
-    rows = Rows(mp.log.database, mp._reader)
+    rows = MessageLoader(mp.log)
     await mp.log.horizon.sample()
     life = mp.log.horizon.life
     await server.flush()
     lost = await mp.append("order-1", NewMessage("lost"))
-    row = Row(position=lost.position, key="order-1", state=State.RETRYING, since=0.0)
-    loaded = Loaded(row, Bare(row.position))
-    answers: list[Answer[Bare]] = [
-        Answer(due=[loaded]),
-        Answer(unrouted=[loaded]),
-        Answer(held={"order-1": HeldKey([loaded], more=False)}),
+    row = DeliveryRow(position=lost.position, key="order-1", state=State.RETRYING, since=0.0)
+    loaded = LoadedRow(row, RowOnly(row.position))
+    answers: list[ExchangeAnswer[RowOnly]] = [
+        ExchangeAnswer(due=[loaded]),
+        ExchangeAnswer(unrouted=[loaded]),
+        ExchangeAnswer(held={"order-1": HeldKey([loaded], more=False)}),
     ]
-    state: LaneState[Bare] = LaneState(cursor=Cursor(row.position), now=0.0, running=[loaded])
+    state: LaneState[RowOnly] = LaneState(cursor=Cursor(row.position), now=0.0, running=[loaded])
     assert [each.message.type for each in (await rows.answer(answers[0], log_life=life)).due] == ["lost"]
     await server.crash()
     await until_available(mp)
@@ -40,4 +40,4 @@ async def test_they_get_no_messages_of_another_life(mp: Milepost, server: Lossy)
             await rows.answer(answer, log_life=life)
     with pytest.raises(Unavailable):
         await rows.state(state, unclean=False, log_life=life)
-    assert (await rows.answer(Answer(), log_life=life)).due == []
+    assert (await rows.answer(ExchangeAnswer(), log_life=life)).due == []

@@ -12,11 +12,12 @@ import pytest
 
 from milepost import Message, Milepost, NewMessage, Transaction, by_function, by_property
 from milepost.dispatch import Retry
-from milepost.engine import sharing, slots
-from milepost.engine.context import Context
-from milepost.engine.outcomes import Failed, Park, RetryLater, Skip
-from milepost.engine.report import Tally
-from milepost.engine.slots import Slot
+from milepost.engine.declare.context import Context
+from milepost.engine.declare.outcomes import Failed, Park, RetryLater, Skip
+from milepost.engine.handlers import slots
+from milepost.engine.handlers.settler import RunTally
+from milepost.engine.handlers.slots import Slot
+from milepost.engine.lanes import balancer
 from milepost.errors import MilepostError
 from support import MakeMilepost, qualified
 
@@ -321,7 +322,7 @@ async def test_a_message_that_is_put_off_too_often_is_parked_with_a_reason(
     await fill(mp, 1)
     report = await mp.run_until_idle()
     assert await rows(mp) == [(1, "parked", 3, stored)]
-    assert report["putting off"] == Tally(parked=1)
+    assert report["putting off"] == RunTally(parked=1)
     assert f"parked at attempt 3: {stored}" in caplog.text
 
 
@@ -501,7 +502,7 @@ async def test_a_thread_that_takes_too_long_holds_its_key_until_it_returns(
             told.set()
         return is_over
 
-    monkeypatch.setattr(slots, "WATCH", (0.01, 0.01))
+    monkeypatch.setattr(slots, "OVERDUE_CHECK_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(Slot, "begin", first_is_late)
     monkeypatch.setattr(Slot, "expired", noted)
 
@@ -577,7 +578,7 @@ async def test_several_subscriptions_are_independent(mp: Milepost) -> None:
 async def test_workers_of_a_group_share_the_lanes_and_handle_each_message_once(
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
     seen: dict[int, list[int]] = defaultdict(list)
     programs = [make_mp() for _ in range(2)]
 

@@ -30,9 +30,9 @@ from milepost import (
     SchemaMismatch,
     Transaction,
 )
-from milepost.engine import sharing
-from milepost.engine.heart import Heart
-from milepost.engine.kept import Kept
+from milepost.engine.declare.context import ProgressLocation
+from milepost.engine.lanes import balancer
+from milepost.engine.lanes.heartbeat import Heartbeat
 from patience import looked_at, within
 from support import MakeMilepost, qualified
 
@@ -142,7 +142,7 @@ async def test_every_choice_tries_again(
 async def test_programs_share_the_lanes_by_every_kind_of_leases(
     make_mp: MakeMilepost, leases: Leases | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
     seen: dict[int, list[int]] = defaultdict(list)
 
     def program(number: int) -> Milepost:
@@ -177,13 +177,13 @@ class Beats:
         self._mp = mp
         self._offset = 0.0
         self._begun = 0
-        is_blocked_within = Heart._is_blocked_within
+        is_blocked_within = Heartbeat._is_blocked_within
 
-        async def soon(heart: Heart, seconds: float) -> bool:
+        async def soon(heart: Heartbeat, seconds: float) -> bool:
             self._begun += 1
             return await is_blocked_within(heart, 0.02)
 
-        monkeypatch.setattr(Heart, "_is_blocked_within", soon)
+        monkeypatch.setattr(Heartbeat, "_is_blocked_within", soon)
         if isinstance(leases, MemoryLeases):
             monkeypatch.setattr(leases, "clock", lambda: monotonic() + self._offset)
 
@@ -220,7 +220,7 @@ async def test_a_loop_that_is_blocked_for_longer_than_the_lease_loses_nothing(
                 beats.advance(180)
 
     takes = "select count(*) from {}.cursors where taken is not null"
-    async with mp, mp._program().running(grace=60) as worker:
+    async with mp, mp.program().running(grace=60) as worker:
         await mp.append("order-1", NewMessage("placed", 1))
         await until(lambda: len(attempts) == 1)
         before = await rows_in(mp.url, mp, takes)
@@ -228,7 +228,7 @@ async def test_a_loop_that_is_blocked_for_longer_than_the_lease_loses_nothing(
         await until(lambda: len(attempts) == 5)
         # What is balanced after it would be the first to notice.
         for _ in range(2):
-            await worker._sharing.balanced()
+            await worker._balancer.balanced()
         assert await rows_in(mp.url, mp, takes) == before
     assert attempts == [1] * 5
     assert not [record for record in caplog.records if "lanes are not shared" in record.message]
@@ -574,8 +574,11 @@ def test_the_environment_names_the_database_of_progress(monkeypatch: pytest.Monk
     monkeypatch.setenv("MILEPOST_PROGRESS", "postgresql://elsewhere/app")
     mp = Milepost("postgresql://nowhere/log")
     assert mp.settings["progress"].source == "MILEPOST_PROGRESS"
-    assert Kept.of(mp.settings["url"].value, mp.settings["progress"].value) is Kept.IN_ANOTHER_DATABASE
-    assert Kept.of("postgresql://same", "postgresql://same") is Kept.WITH_THE_LOG
+    assert (
+        ProgressLocation.of(mp.settings["url"].value, mp.settings["progress"].value)
+        is ProgressLocation.IN_ANOTHER_DATABASE
+    )
+    assert ProgressLocation.of("postgresql://same", "postgresql://same") is ProgressLocation.WITH_THE_LOG
 
 
 def test_without_an_event_loop(make_mp: MakeMilepost, second_url: str) -> None:

@@ -1,19 +1,19 @@
 """Messages that run for nothing again and again."""
 
-from milepost.engine.setbacks import (
+from milepost.engine.handlers.transient_failures import (
+    IN_PLACE_PAUSE_SECONDS,
     MAX_LOST_CONNECTIONS,
-    PAUSE_SECONDS,
+    MAX_TRIES_IN_PLACE,
     PUT_OFF_SECONDS,
-    TRIES_IN_PLACE,
     UNCOUNTED_SECONDS,
-    Pause,
-    Setbacks,
+    RerunPause,
+    TransientFailures,
 )
 
 
-def setbacks() -> Setbacks:
+def setbacks() -> TransientFailures:
     """Those that wait as long as they may."""
-    return Setbacks(lambda: 1.0)
+    return TransientFailures(lambda: 1.0)
 
 
 class TestLostConnections:
@@ -21,7 +21,7 @@ class TestLostConnections:
         some = setbacks()
         pauses = [some.lost_connection(7) or 0.0 for _ in range(MAX_LOST_CONNECTIONS)]
         assert pauses == sorted(pauses)
-        assert (pauses[0], pauses[-1]) == PAUSE_SECONDS
+        assert (pauses[0], pauses[-1]) == IN_PLACE_PAUSE_SECONDS
 
     def test_one_too_many_counts_and_is_a_new_beginning(self) -> None:
         some = setbacks()
@@ -32,12 +32,14 @@ class TestLostConnections:
 class TestLostRaces:
     def test_a_few_pauses_in_place_and_then_it_is_put_off_for_longer_and_longer(self) -> None:
         some = setbacks()
-        pauses = [some.lost_race(7, 0.0) or Pause(0, in_place=True) for _ in range(30)]
-        assert [pause.in_place for pause in pauses] == [True] * TRIES_IN_PLACE + [False] * (30 - TRIES_IN_PLACE)
+        pauses = [some.lost_race(7, 0.0) or RerunPause(0, in_place=True) for _ in range(30)]
+        assert [pause.in_place for pause in pauses] == [True] * MAX_TRIES_IN_PLACE + [False] * (
+            30 - MAX_TRIES_IN_PLACE
+        )
         seconds = [pause.seconds for pause in pauses]
         assert seconds == sorted(seconds)
-        assert (seconds[0], seconds[TRIES_IN_PLACE - 1]) == PAUSE_SECONDS
-        assert (seconds[TRIES_IN_PLACE], seconds[-1]) == PUT_OFF_SECONDS
+        assert (seconds[0], seconds[MAX_TRIES_IN_PLACE - 1]) == IN_PLACE_PAUSE_SECONDS
+        assert (seconds[MAX_TRIES_IN_PLACE], seconds[-1]) == PUT_OFF_SECONDS
 
     def test_after_five_minutes_each_counts_until_something_came_of_it(self) -> None:
         some = setbacks()
@@ -53,7 +55,7 @@ class TestLostRaces:
         some = setbacks()
         for _ in range(20):
             some.lost_race(7, 0.0)
-        assert some.lost_race(7, 297.0) == Pause(3.0, in_place=False)
+        assert some.lost_race(7, 297.0) == RerunPause(3.0, in_place=False)
 
 
 def test_each_message_has_its_own_and_keeps_them_until_something_came_of_it() -> None:
@@ -62,7 +64,10 @@ def test_each_message_has_its_own_and_keeps_them_until_something_came_of_it() ->
         some.lost_connection(position)
         some.lost_race(position, 0.0)
     some.forget([7, 9, 10])
-    assert (some.lost_connection(7), some.lost_connection(8)) == (PAUSE_SECONDS[0], 2 * PAUSE_SECONDS[0])
-    assert some.lost_race(8, 0.0) == Pause(2 * PAUSE_SECONDS[0], in_place=True)
+    assert (some.lost_connection(7), some.lost_connection(8)) == (
+        IN_PLACE_PAUSE_SECONDS[0],
+        2 * IN_PLACE_PAUSE_SECONDS[0],
+    )
+    assert some.lost_race(8, 0.0) == RerunPause(2 * IN_PLACE_PAUSE_SECONDS[0], in_place=True)
     some.forget([7, 8])
     assert len(some) == 0

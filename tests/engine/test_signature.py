@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional, Union
 import pytest
 
 from engine.shop import CLASSES, Cancelled, Placed, Unregistered
-from milepost.engine.context import Context
-from milepost.engine.signature import Signature, Source
-from milepost.engine.transaction import Transaction
+from milepost.engine.declare.context import Context, Transaction
+from milepost.engine.declare.signature import ParameterSource, Signature
 from milepost.log.message import Message
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def read(function: Any, *provided: Any) -> Signature:
     return Signature.of(function, CLASSES.get, provided)
 
 
-def sources(signature: Signature) -> list[Source]:
+def sources(signature: Signature) -> list[ParameterSource]:
     return [each.source for each in signature.asked]
 
 
@@ -44,32 +43,32 @@ def takes(hint: Any) -> Callable[[Any], Awaitable[None]]:
 @pytest.mark.parametrize(
     ("hint", "source", "types", "batch"),
     [
-        (Message, Source.MESSAGE, None, False),
-        (Message[Any], Source.MESSAGE, None, False),
-        (Message[Placed], Source.MESSAGE, PLACED, False),
-        (Message[Placed | Cancelled], Source.MESSAGE, BOTH, False),
-        (Placed, Source.PAYLOAD, PLACED, False),
-        (Cancelled, Source.PAYLOAD, {"order.cancelled"}, False),
-        (Placed | Cancelled, Source.PAYLOAD, BOTH, False),
-        (Union[Placed, Cancelled], Source.PAYLOAD, BOTH, False),  # noqa: UP007
-        (list[Message], Source.MESSAGE, None, True),  # type: ignore[type-arg]
-        (list[Message[Any]], Source.MESSAGE, None, True),
-        (list[Message[Placed]], Source.MESSAGE, PLACED, True),
-        (list[Placed], Source.PAYLOAD, PLACED, True),
-        (list[Placed | Cancelled], Source.PAYLOAD, BOTH, True),
-        (Annotated[Placed, "the event"], Source.PAYLOAD, PLACED, False),
-        (list[Annotated[Placed, "the event"]], Source.PAYLOAD, PLACED, True),
-        ("Placed", Source.PAYLOAD, PLACED, False),
-        ("Placed | Cancelled", Source.PAYLOAD, BOTH, False),
-        ("list[Placed]", Source.PAYLOAD, PLACED, True),
-        (list["Placed"], Source.PAYLOAD, PLACED, True),
-        ("Message[Placed]", Source.MESSAGE, PLACED, False),
-        (Context, Source.CONTEXT, None, False),
-        (Transaction, Source.TRANSACTION, None, False),
-        (Session, Source.PROVIDER, None, False),
+        (Message, ParameterSource.MESSAGE, None, False),
+        (Message[Any], ParameterSource.MESSAGE, None, False),
+        (Message[Placed], ParameterSource.MESSAGE, PLACED, False),
+        (Message[Placed | Cancelled], ParameterSource.MESSAGE, BOTH, False),
+        (Placed, ParameterSource.PAYLOAD, PLACED, False),
+        (Cancelled, ParameterSource.PAYLOAD, {"order.cancelled"}, False),
+        (Placed | Cancelled, ParameterSource.PAYLOAD, BOTH, False),
+        (Union[Placed, Cancelled], ParameterSource.PAYLOAD, BOTH, False),  # noqa: UP007
+        (list[Message], ParameterSource.MESSAGE, None, True),  # type: ignore[type-arg]
+        (list[Message[Any]], ParameterSource.MESSAGE, None, True),
+        (list[Message[Placed]], ParameterSource.MESSAGE, PLACED, True),
+        (list[Placed], ParameterSource.PAYLOAD, PLACED, True),
+        (list[Placed | Cancelled], ParameterSource.PAYLOAD, BOTH, True),
+        (Annotated[Placed, "the event"], ParameterSource.PAYLOAD, PLACED, False),
+        (list[Annotated[Placed, "the event"]], ParameterSource.PAYLOAD, PLACED, True),
+        ("Placed", ParameterSource.PAYLOAD, PLACED, False),
+        ("Placed | Cancelled", ParameterSource.PAYLOAD, BOTH, False),
+        ("list[Placed]", ParameterSource.PAYLOAD, PLACED, True),
+        (list["Placed"], ParameterSource.PAYLOAD, PLACED, True),
+        ("Message[Placed]", ParameterSource.MESSAGE, PLACED, False),
+        (Context, ParameterSource.CONTEXT, None, False),
+        (Transaction, ParameterSource.TRANSACTION, None, False),
+        (Session, ParameterSource.PROVIDER, None, False),
     ],
 )
-def test_what_an_annotation_means(hint: Any, source: Source, types: set[str] | None, batch: bool) -> None:
+def test_what_an_annotation_means(hint: Any, source: ParameterSource, types: set[str] | None, batch: bool) -> None:
     signature = read(takes(hint))
     assert sources(signature) == [source]
     assert signature.types == types
@@ -82,18 +81,18 @@ def test_the_payload_may_come_with_everything_else() -> None:
     ) -> None: ...
 
     assert sources(read(handler)) == [
-        Source.PAYLOAD,
-        Source.MESSAGE,
-        Source.TRANSACTION,
-        Source.CONTEXT,
-        Source.PROVIDER,
+        ParameterSource.PAYLOAD,
+        ParameterSource.MESSAGE,
+        ParameterSource.TRANSACTION,
+        ParameterSource.CONTEXT,
+        ParameterSource.PROVIDER,
     ]
 
 
 def test_the_only_positional_parameter_gets_the_message() -> None:
     scale = 2
     for function in (lambda m: None, lambda m, scale=scale: None, lambda m, *rest, **named: None):
-        assert sources(read(function))[0] is Source.MESSAGE
+        assert sources(read(function))[0] is ParameterSource.MESSAGE
 
 
 @pytest.mark.parametrize(
@@ -116,9 +115,9 @@ def test_defaults_that_nobody_provides_are_left_alone() -> None:
     ) -> None: ...
 
     found = {each.parameter.name: (each.source, each.hint) for each in read(handler).asked}
-    assert found["unknown"] == found["bare"] == (Source.DEFAULT, None)
-    assert found["debug"] == (Source.PROVIDER, bool)
-    assert found["session"] == (Source.PROVIDER, Session)
+    assert found["unknown"] == found["bare"] == (ParameterSource.DEFAULT, None)
+    assert found["debug"] == (ParameterSource.PROVIDER, bool)
+    assert found["session"] == (ParameterSource.PROVIDER, Session)
 
 
 ANNOTATIONS: list[tuple[Any, str]] = [
@@ -176,9 +175,9 @@ def test_what_is_optional_and_always_given_is_refused_even_with_a_default() -> N
 
 
 def test_a_known_provider_comes_first() -> None:
-    assert sources(read(takes(Unregistered), Unregistered)) == [Source.PROVIDER]
-    assert sources(read(takes(str), str)) == [Source.PROVIDER]
-    assert sources(read(takes(list[int]), list[int])) == [Source.PROVIDER]
+    assert sources(read(takes(Unregistered), Unregistered)) == [ParameterSource.PROVIDER]
+    assert sources(read(takes(str), str)) == [ParameterSource.PROVIDER]
+    assert sources(read(takes(list[int]), list[int])) == [ParameterSource.PROVIDER]
 
 
 def test_a_parameter_without_annotation_beside_others_is_refused() -> None:
@@ -295,7 +294,7 @@ async def async_around_plain(*args: Any, **kwargs: Any) -> None:
 def test_everything_that_can_be_called_is_understood(function: Any, is_async: bool) -> None:
     signature = read(function)
     assert signature.described.is_async is is_async
-    assert sources(signature)[0] in (Source.PAYLOAD, Source.MESSAGE)
+    assert sources(signature)[0] in (ParameterSource.PAYLOAD, ParameterSource.MESSAGE)
     assert signature.types in (PLACED, None)
 
 

@@ -6,14 +6,14 @@ from typing import Any
 
 from engine.consuming.taking import PATIENCE, take, until
 from milepost import Message, Milepost, NewMessage
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.owned import Owned
-from milepost.engine.worker import Worker
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.handlers.worker import Worker
+from milepost.engine.lanes.held_lane import HeldLane
 from support import qualified
 
 
-async def can_run(lanes: Callable[[], Iterable[Owned | None]]) -> None:
+async def can_run(lanes: Callable[[], Iterable[HeldLane | None]]) -> None:
     """Until a lane has something that could be handed out if that were permitted, and whoever may has done so."""
     await until(lambda: any(owned.lane.suspects or owned.lane.has_next for owned in lanes() if owned is not None))
     for _ in range(20):
@@ -63,9 +63,9 @@ class Next:
 
     async def is_kept_waiting(self) -> None:
         """There is a message, and the consumer does not get it."""
-        desk = self._consumer._desk
-        assert desk is not None
-        await can_run(lambda: [desk.owned])
+        dispatcher = self._consumer._dispatcher
+        assert dispatcher is not None
+        await can_run(lambda: [dispatcher.owned])
         assert not self._task.done()
 
     async def had(self) -> list[Delivery]:
@@ -84,7 +84,7 @@ async def test_a_handler_s_suspect_waits_for_what_consumers_have_and_they_wait_f
     async with mp.consumer("shipping") as consumer:
         [delivery] = await take(consumer, 1)
         await suspect(mp, "invoices", 1, "order-1")
-        async with mp._program().running(grace=PATIENCE) as worker:
+        async with mp.program().running(grace=PATIENCE) as worker:
             await handled.is_kept_waiting(worker)
             await delivery.ack()
             await handled.begins()
@@ -104,7 +104,7 @@ async def test_a_consumer_s_suspect_waits_for_handlers_and_they_wait_for_it(mp: 
         for delivery in await take(consumer, 1):
             await delivery.ack()
     await mp.append("order-1", NewMessage("placed"))
-    async with mp._program().running(grace=PATIENCE) as worker:
+    async with mp.program().running(grace=PATIENCE) as worker:
         await handled.begins()
         await suspect(mp, "shipping", 1)
         async with mp.consumer("shipping") as consumer:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from milepost import MemoryProgress, Message, Milepost, NewMessage, Park
-from milepost.engine import sharing, writing
-from milepost.engine.info import SubscriptionInfo
+from milepost.engine.lanes import balancer, checkpoint_writer
+from milepost.engine.operate.info import SubscriptionInfo
 from support import MakeMilepost
 
 LIMIT = 3
@@ -18,7 +18,7 @@ LIMIT = 3
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "BALANCE", 0.05)
+    monkeypatch.setattr(balancer, "BALANCE_SECONDS", 0.05)
 
 
 class Orders:
@@ -147,7 +147,7 @@ async def test_a_lane_goes_on_when_rows_of_another_are_gone(
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if that is another process's lane, and nothing of its own changes."""
-    monkeypatch.setattr(writing, "LAZY", 0.05)
+    monkeypatch.setattr(checkpoint_writer, "IDLE_WRITE_SECONDS", 0.05)
     programs = [Orders(make_mp(), "order-1", "order-2", lanes=2) for _ in range(2)]
     one, two = programs
     async with one.mp, two.mp, one.mp.running(), two.mp.running():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage
-from milepost.engine.slots import Stuck
+from milepost.engine.handlers.slots import Stuck
 from support import qualified
 
 PROGRAM = Path(__file__).with_name("stuck.py")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, MilepostError, NewMessage, Retry, Unavailable, Unhealthy
-from milepost.engine import slots, supervisor
-from milepost.engine.slots import Slot
-from milepost.engine.supervisor import MAX_RESTARTS
-from milepost.engine.worker import Worker
+from milepost.engine.handlers import program, slots
+from milepost.engine.handlers.program import MAX_RESTARTS
+from milepost.engine.handlers.slots import Slot
+from milepost.engine.handlers.worker import Worker
 from support import MakeMilepost
 
 GRACE = 0.05
@@ -45,7 +45,7 @@ class Hanging:
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hanging]:
     """A handler whose calls have no time if they are to hang, and more than enough otherwise."""
     made, begin = Hanging(1), Slot.begin
-    monkeypatch.setattr(slots, "WATCH", (0.01, 0.01))
+    monkeypatch.setattr(slots, "OVERDUE_CHECK_SECONDS", (0.01, 0.01))
     monkeypatch.setattr(Slot, "begin", lambda slot, _: begin(slot, 0.01 if made.times else 600))
     yield made
     made.over.set()
@@ -103,7 +103,7 @@ async def test_while_a_coroutine_ignores_that_its_time_is_up_the_health_call_fai
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mp, seen, go_on = make_mp(), list[int](), asyncio.Event()
-    monkeypatch.setattr(slots, "WATCH", (0.01, 0.01))
+    monkeypatch.setattr(slots, "OVERDUE_CHECK_SECONDS", (0.01, 0.01))
 
     @mp.subscription("hanging", category="order", lanes=1, timeout=0.01, retry=AT_ONCE)
     async def handle(message: Message[Any]) -> None:
@@ -135,7 +135,7 @@ async def test_an_outage_while_they_start_again_is_waited_for(
             raise Unavailable("starting")
         return running(worker)
 
-    monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(program, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(Worker, "running", second_fails)
     async with asyncio.timeout(60), mp.running(grace=GRACE):
         await hanging.handles((await mp.append("order-1", NewMessage("placed"))).position)

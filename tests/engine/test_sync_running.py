@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from milepost import Message, Milepost, NewMessage, UnknownSubscription
-from milepost.engine.sharing import Sharing
+from milepost.engine.lanes.balancer import LaneBalancer
 from support import MakeMilepost
 
 
@@ -69,7 +69,7 @@ def test_an_error_that_ended_the_work_is_raised_at_the_end(
         handled.put("broken")
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Sharing, "_share", broken)
+    monkeypatch.setattr(LaneBalancer, "_share", broken)
     with mp.sync as log:
         with pytest.raises(ZeroDivisionError):
             with log.running():

@@ -30,12 +30,12 @@ from milepost import (
     by_function,
     by_property,
 )
-from milepost.engine.reporting import Reporting
-from milepost.engine.trace import asking
-from milepost.engine.trace.traced import Traced
-from milepost.log import database
-from milepost.log.statements import Statements
+from milepost.engine.observe.worker_reports import WorkerReporter
+from milepost.engine.operate.trace import tracer
+from milepost.engine.operate.trace.results import Traced
 from milepost.names import bucket_of
+from milepost.postgres import pool
+from milepost.postgres.statements import Statements
 from patience import looked_at, within
 from support import MakeMilepost, qualified, until_somebody_waits_for
 
@@ -47,7 +47,7 @@ BEHIND = timedelta(seconds=5)
 @pytest.fixture(autouse=True)
 def workers_have_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever can answer does: nobody is taken for silent because a machine stands still for a moment."""
-    monkeypatch.setattr(asking, "ANSWER", 30.0)
+    monkeypatch.setattr(tracer, "WORKER_ANSWER_SECONDS", 30.0)
 
 
 def new(data: Any = None, type: str = "placed", **properties: Any) -> NewMessage:
@@ -317,8 +317,8 @@ async def test_a_worker_that_does_not_answer(mp: Milepost, monkeypatch: pytest.M
         [owner] = (await mp.manage("slow").info()).owners
         [known] = await traced(mp, "order-1", "slow")
         assert (known.state, known.note) == ("in flight", None)
-        monkeypatch.setattr(asking, "ANSWER", 0.5)
-        monkeypatch.setattr(Reporting, "tell", no_report)
+        monkeypatch.setattr(tracer, "WORKER_ANSWER_SECONDS", 0.5)
+        monkeypatch.setattr(WorkerReporter, "report", no_report)
         [known] = await traced(mp, "order-1", "slow")
         assert (known.state, known.note) == ("in flight", f"{owner} does not answer")
         await execute(mp, "delete from {}.reports")
@@ -331,14 +331,14 @@ async def test_a_worker_that_does_not_answer(mp: Milepost, monkeypatch: pytest.M
         handler.may_end.set()
 
 
-async def no_report(self: Reporting, runners: object) -> None: ...
+async def no_report(self: WorkerReporter, runners: object) -> None: ...
 
 
 async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker of the report is none that could answer."""
-    monkeypatch.setattr(asking, "ANSWER", 0.1)
+    monkeypatch.setattr(tracer, "WORKER_ANSWER_SECONDS", 0.1)
 
     @mp.subscription("slow", lanes=1)
     async def handle(message: Message[Any]) -> None: ...
@@ -358,7 +358,7 @@ async def test_a_report_of_a_worker_that_has_vanished_counts_no_more(
 
 async def test_a_report_and_a_row_the_newer_one_counts(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker of the report is none that could answer."""
-    monkeypatch.setattr(asking, "ANSWER", 0.1)
+    monkeypatch.setattr(tracer, "WORKER_ANSWER_SECONDS", 0.1)
 
     @mp.subscription("bad", lanes=1, retry=Retry(delay=1000))
     async def handle(message: Message[Any]) -> None:
@@ -1100,13 +1100,13 @@ def test_from_code_that_is_not_async(make_mp: MakeMilepost) -> None:
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that are run from now on."""
     seen: list[str] = []
-    fetch = database.fetch
+    fetch = pool.fetch_rows
 
     async def counting(connection: Any, statement: Any, parameters: Any, seconds: Any = None) -> Any:
         seen.append(statement)
         return await fetch(connection, statement, parameters, seconds)
 
-    monkeypatch.setattr(database, "fetch", counting)
+    monkeypatch.setattr(pool, "fetch_rows", counting)
     return seen
 
 
@@ -1157,15 +1157,14 @@ STATEMENTS: dict[str, tuple[list[str], str]] = {
     ),
     "trace_unsettled_at": (["subscription", "positions"], "1, array[5, 5000, 49999, 10]::bigint[]"),
     "trace_lowest_of_key": (["subscription", "lane", "key"], "1, 0, 'order-3'"),
-    "version_up_to": (["stream", "known", "position"], "'order-1', 50000, 40000"),
+    "version_up_to": (["stream", "position"], "'order-1', 40000"),
     "streams_at": (["positions"], "array[5, 5000, 49999, 10]::bigint[]"),
-    "lowest_version_at": (["positions", "stream"], "array[5, 5000, 49999, 10]::bigint[], 'order-1'"),
 }
 
 
 async def test_its_statements_look_at_a_few_blocks_also_by_plans_of_when_there_was_nothing(mp: Milepost) -> None:
     await mp.append("order-1", new())
-    own = Statements(mp.settings["schema"].value, "milepost.progress")
+    own = Statements(mp.settings["schema"].value, "milepost.progress.postgres")
     async with await psycopg.AsyncConnection.connect(mp.url, autocommit=True) as connection:
         await connection.execute("set plan_cache_mode = force_generic_plan")
         for name, (parameters, values) in STATEMENTS.items():

@@ -165,23 +165,23 @@ def test_what_is_said_is_not_remembered() -> None:
 
 
 def test_a_place_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "_known", {})
+    monkeypatch.setattr(tracebacks, "_remembered_texts", {})
     of_first = traceback_of(of(deeper))
     monkeypatch.setattr(traceback, "format_tb", lambda _: pytest.fail("looked up again"))
     assert traceback_of(of(deeper)) == of_first
 
 
 def test_not_more_than_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "_known", {})
-    monkeypatch.setattr(tracebacks, "KEPT", 3)
+    monkeypatch.setattr(tracebacks, "_remembered_texts", {})
+    monkeypatch.setattr(tracebacks, "MAX_REMEMBERED_TRACEBACKS", 3)
     for number in range(20):
         names: dict[str, Callable[[], None]] = {}
         exec(f"def fail():\n    raise ValueError({number})", names)
         traceback_of(of(names["fail"]))
-        assert 0 < len(tracebacks._known) <= 3
+        assert 0 < len(tracebacks._remembered_texts) <= 3
 
 
 def test_what_is_deep_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracebacks, "_known", {})
+    monkeypatch.setattr(tracebacks, "_remembered_texts", {})
     traceback_of(of(recursive))
-    assert not tracebacks._known
+    assert not tracebacks._remembered_texts

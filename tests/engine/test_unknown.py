@@ -2,7 +2,7 @@
 
 import pytest
 
-from milepost.engine.unknown import unknown_subscription
+from milepost.engine.declare.declaration import unknown_subscription
 
 KNOWN = [
     ("default", "emails"),

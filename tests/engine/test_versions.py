@@ -10,9 +10,8 @@ import pytest
 from engine.pulling import Clock
 from milepost import Context, InvalidMessage, Message, Milepost, NewMessage, Retry, Transaction
 from milepost.dispatch import State
-from milepost.engine.deliveries import DeliveryInfo
-from milepost.engine.trial import Trial
-from milepost.events import Parked, RetryScheduled
+from milepost.engine.observe.events import Parked, RetryScheduled
+from milepost.engine.operate.deliveries import DeliveryInfo
 from support import MakeMilepost
 
 WORDS = "data: Message('order.placed', 'order-1' 2, position 2) has version 2, and this program knows 1"
@@ -231,7 +230,7 @@ async def test_one_that_is_tried_says_what_would_become_of_it(mp: Milepost) -> N
     program(mp, Old, Seen(), "batch")
     await placed(mp)
     [subscription] = mp.declared()
-    trial = Trial(mp._place(), mp._appender, subscription)
+    trial = mp.dry_run(subscription)
     outcome = await trial.run(await trial.choose([1, 2]), timed=True)
     waits = outcome.prospects[2]
     assert (waits.state, waits.counts, waits.after, waits.reason) == ("retrying", False, 10, WORDS)

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from milepost.filter import (
-    MAX_BYTES,
-    MAX_LEVELS,
-    MAX_OPERATORS,
-    FilterError,
-    FilterIndex,
-    compile_filter,
-)
+from milepost.filter import MAX_BYTES, MAX_LEVELS, MAX_OPERATORS, FilterError, FilterIndex, compile_filter
 
 
 def kind_of_refusal(text: str) -> str | None:

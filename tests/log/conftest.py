@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from milepost.log.database import Database
+from milepost.postgres.pool import Database
 
 
 @pytest.fixture(params=["embedded", pytest.param("postgresql_15", marks=pytest.mark.shard("oldest"))])

@@ -13,9 +13,9 @@ from psycopg.errors import error_from_result
 from psycopg.pq.abc import PGconn, PGresult
 
 from milepost.errors import Unavailable
-from milepost.log import bulk as module
-from milepost.log.bulk import Bulk
-from milepost.log.database import Database, driver
+from milepost.postgres import bulk as module
+from milepost.postgres.bulk import BulkExecutor
+from milepost.postgres.pool import Database, translate_errors
 
 ROWS = 50_000
 NUMBERS: LiteralString = "select n, repeat('x', 100) from generate_series(1, %(count)s::int) n where 7 %% 4 = 3"
@@ -23,14 +23,14 @@ ASLEEP: LiteralString = "select pg_sleep(60), %(count)s::int"
 
 
 @pytest.fixture
-async def bulk(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bulk]:
-    monkeypatch.setattr(module, "CANCEL_TIMEOUT", 60.0)
-    bulk = Bulk(database)
+async def bulk(database: Database, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BulkExecutor]:
+    monkeypatch.setattr(module, "CANCEL_TIMEOUT_SECONDS", 60.0)
+    bulk = BulkExecutor(database)
     yield bulk
     bulk.close()
 
 
-async def numbers(bulk: Bulk, count: int) -> list[int]:
+async def numbers(bulk: BulkExecutor, count: int) -> list[int]:
     return [row[0] for row in await bulk.execute(NUMBERS, {"count": count})]
 
 
@@ -48,11 +48,11 @@ async def until_it_sleeps(url: str, pid: int) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1_000, ROWS])
-async def test_whole_and_in_order(bulk: Bulk, count: int) -> None:
+async def test_whole_and_in_order(bulk: BulkExecutor, count: int) -> None:
     assert await numbers(bulk, count) == list(range(1, count + 1))
 
 
-async def test_after_the_end_nothing_waits(bulk: Bulk) -> None:
+async def test_after_the_end_nothing_waits(bulk: BulkExecutor) -> None:
     """A reader may be at its next page while the log is closed: no thread would ever take that."""
     assert await numbers(bulk, 1) == [1]
     bulk.close()
@@ -60,11 +60,11 @@ async def test_after_the_end_nothing_waits(bulk: Bulk) -> None:
         await numbers(bulk, 1)
 
 
-async def test_again_and_again(bulk: Bulk) -> None:
+async def test_again_and_again(bulk: BulkExecutor) -> None:
     assert [len(await numbers(bulk, count)) for count in (1, 70_000, 3, 200)] == [1, 70_000, 3, 200]
 
 
-async def test_without_prepared_statements(bulk: Bulk, database: Database) -> None:
+async def test_without_prepared_statements(bulk: BulkExecutor, database: Database) -> None:
     async with database.connection() as connection:
         connection.prepare_threshold = None
     assert await numbers(bulk, 3) == [1, 2, 3]
@@ -72,7 +72,7 @@ async def test_without_prepared_statements(bulk: Bulk, database: Database) -> No
     assert rows == [(0,)]
 
 
-async def test_the_loop_goes_on_meanwhile(bulk: Bulk, database: Database, database_url: str) -> None:
+async def test_the_loop_goes_on_meanwhile(bulk: BulkExecutor, database: Database, database_url: str) -> None:
     pid = await backend(database)
     reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
     await until_it_sleeps(database_url, pid)
@@ -81,14 +81,14 @@ async def test_the_loop_goes_on_meanwhile(bulk: Bulk, database: Database, databa
     await asyncio.wait([reading])
 
 
-async def test_an_error_in_the_middle(bulk: Bulk) -> None:
+async def test_an_error_in_the_middle(bulk: BulkExecutor) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         await bulk.execute("select repeat('x', 1000), 1 / (20000 - n) from generate_series(1, 40000) n", {})
     assert await numbers(bulk, 3) == [1, 2, 3]
 
 
 async def test_given_up_it_leaves_the_connection_as_it_was(
-    bulk: Bulk, database: Database, database_url: str
+    bulk: BulkExecutor, database: Database, database_url: str
 ) -> None:
     pid = await backend(database)
     reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
@@ -101,7 +101,7 @@ async def test_given_up_it_leaves_the_connection_as_it_was(
 
 
 async def test_given_up_twice_it_still_waits_for_the_thread(
-    bulk: Bulk, database: Database, database_url: str
+    bulk: BulkExecutor, database: Database, database_url: str
 ) -> None:
     pid = await backend(database)
     reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
@@ -113,7 +113,7 @@ async def test_given_up_twice_it_still_waits_for_the_thread(
     assert await backend(database) == pid
 
 
-async def test_a_time_limit_around_it(bulk: Bulk) -> None:
+async def test_a_time_limit_around_it(bulk: BulkExecutor) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await bulk.execute(ASLEEP, {"count": 1})
@@ -121,13 +121,13 @@ async def test_a_time_limit_around_it(bulk: Bulk) -> None:
 
 
 async def test_if_the_server_does_not_stop_the_connection_is_cut(
-    bulk: Bulk, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+    bulk: BulkExecutor, database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unheard(connection: object, **options: object) -> None:
         raise psycopg.OperationalError("nobody there")
 
     monkeypatch.setattr(psycopg.AsyncConnection, "cancel_safe", unheard)
-    monkeypatch.setattr(module, "CANCEL_TIMEOUT", 0.1)
+    monkeypatch.setattr(module, "CANCEL_TIMEOUT_SECONDS", 0.1)
     pid = await backend(database)
     reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
     await until_it_sleeps(database_url, pid)
@@ -143,7 +143,7 @@ def test_a_loop_that_ends_waits_for_the_thread(
     database_url: str, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """Or the connection would be closed under the thread, and the next one could take its place."""
-    checked, under_way, cut = module._checked, [], []
+    checked, under_way, cut = module._checked_result, [], []
 
     def watched(pgconn: PGconn, call: Callable[[], PGresult]) -> PGresult:
         under_way.append(pgconn)
@@ -155,10 +155,10 @@ def test_a_loop_that_ends_waits_for_the_thread(
         finally:
             under_way.remove(pgconn)
 
-    monkeypatch.setattr(module, "_checked", watched)
+    monkeypatch.setattr(module, "_checked_result", watched)
 
     database = Database(database_url, pool_size=1)
-    bulk = Bulk(database)
+    bulk = BulkExecutor(database)
 
     async def leave_it_behind() -> None:
         await database.open()
@@ -176,7 +176,7 @@ def test_a_loop_that_ends_waits_for_the_thread(
     assert len(cut) == 1
 
 
-async def test_the_connection_ends(bulk: Bulk, database: Database, database_url: str) -> None:
+async def test_the_connection_ends(bulk: BulkExecutor, database: Database, database_url: str) -> None:
     pid = await backend(database)
     reading = asyncio.create_task(bulk.execute(ASLEEP, {"count": 1}))
     await until_it_sleeps(database_url, pid)
@@ -187,7 +187,7 @@ async def test_the_connection_ends(bulk: Bulk, database: Database, database_url:
     assert await numbers(bulk, 3) == [1, 2, 3]
 
 
-async def test_the_connection_ended_before(bulk: Bulk, database: Database, database_url: str) -> None:
+async def test_the_connection_ended_before(bulk: BulkExecutor, database: Database, database_url: str) -> None:
     """Nobody is told: such a connection is handed to nobody."""
     pid = await backend(database)
     async with await psycopg.AsyncConnection.connect(database_url, autocommit=True) as other:
@@ -200,13 +200,16 @@ async def test_the_connection_ended_before(bulk: Bulk, database: Database, datab
 
 async def test_an_answer_that_no_server_gave(database: Database) -> None:
     """What libpq says in the server's place has no code; it may not know yet that the connection is bad."""
-    with pytest.raises(Unavailable, match="^PostgreSQL: server closed the connection unexpectedly$"), driver():
+    with (
+        pytest.raises(Unavailable, match="^PostgreSQL: server closed the connection unexpectedly$"),
+        translate_errors(),
+    ):
         async with await database.connect() as connection:
             with socket.socket(fileno=os.dup(connection.pgconn.socket)) as peer:
                 peer.shutdown(socket.SHUT_RDWR)
             raise error_from_result(connection.pgconn.prepare(b"nothing", b"select 1"))
 
 
-async def test_a_mistake_is_no_lost_connection(bulk: Bulk) -> None:
+async def test_a_mistake_is_no_lost_connection(bulk: BulkExecutor) -> None:
     with pytest.raises(psycopg.errors.UndefinedTable):
         await bulk.execute("select from nowhere", {})

@@ -9,8 +9,8 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from milepost import Unavailable
-from milepost.log import database as module
-from milepost.log.database import Connection, Database, fetch
+from milepost.postgres import pool as module
+from milepost.postgres.pool import Connection, Database, fetch_rows
 
 
 async def test_one_who_is_cancelled_while_giving_back_takes_nothing_along(database: Database) -> None:
@@ -85,7 +85,7 @@ async def test_a_server_that_is_away_is_looked_for_all_the_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven attempts: the pool alone would need a minute for them, and for the next another."""
-    monkeypatch.setattr(module, "TRY_AGAIN", 0.05)
+    monkeypatch.setattr(module, "CONNECT_RETRY_SECONDS", 0.05)
     attempts = 0
     enough = asyncio.Event()
 
@@ -146,4 +146,4 @@ async def test_a_transaction_that_the_server_ended_for_its_length(database: Data
             pytest.skip("PostgreSQL 17 brought transaction_timeout")
         await connection.execute("set transaction_timeout = 50")
         with pytest.raises(Unavailable, match="transaction timeout"):
-            await fetch(connection, "select pg_sleep(60)", {})
+            await fetch_rows(connection, "select pg_sleep(60)", {})

@@ -15,8 +15,7 @@ import pytest
 from psycopg import sql
 
 from milepost import NOW, Milepost, NewMessage, SchemaMismatch
-from milepost.log import horizon as module
-from milepost.log.horizon import Horizon
+from milepost.log.postgres.horizon import Horizon
 from support import Connection, MakeMilepost, following, positions, qualified
 
 M = NewMessage("happened")
@@ -232,7 +231,7 @@ async def test_a_write_to_another_table_delays_nobody(mp: Milepost, other: Conne
     await mp.append("a-1", M)
     await mp.log.horizon.sample()
     assert mp.log.horizon.position == 1
-    assert mp.log.horizon.settled
+    assert mp.log.horizon.is_settled
 
 
 async def test_an_append_in_another_database_delays_nobody(database_url: str, schema: str) -> None:
@@ -251,7 +250,7 @@ async def test_an_append_in_another_database_delays_nobody(database_url: str, sc
                     await elsewhere.append("a-1", M, connection=open_there)
                     await mp.append("a-1", M)
                     await mp.log.horizon.sample()
-                    assert mp.log.horizon.settled
+                    assert mp.log.horizon.is_settled
                     assert mp.log.horizon.position == 1
                     assert await elsewhere.head() == 0
         finally:
@@ -442,7 +441,7 @@ async def test_who_holds_the_horizon_is_named(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "NAME_AFTER", 0.1)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.1)
     caplog.set_level(logging.WARNING)
     async with await Connection.connect(database_url, application_name="slow-import") as holder:
         await mp.append("a-1", M, connection=holder)

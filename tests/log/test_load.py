@@ -94,7 +94,7 @@ async def test_a_slow_follower_falls_back_to_history_and_misses_nothing(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The feed keeps little; who lags reads history, and comes back to the head without gap or repetition."""
-    monkeypatch.setattr("milepost.log.feed.KEEP_BYTES", 20_000)
+    monkeypatch.setattr("milepost.log.postgres.feed.FEED_KEEP_BYTES", 20_000)
     seen: list[int] = []
     async with following(mp) as quick:
         slow = mp.follow()

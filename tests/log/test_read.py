@@ -11,12 +11,11 @@ import pytest
 
 from milepost import InvalidMessage, Milepost, NewMessage, TooLarge
 from milepost.engine.query import query_of
-from milepost.log import reader
-from milepost.log.database import fetch
-from milepost.log.reader import Lanes, Query
-from milepost.log.selection import Selection
-from milepost.log.stream_names import StreamNames
+from milepost.log import query as log_query
+from milepost.log.postgres.reader import StreamNameCache
+from milepost.log.query import PAGE_BYTES, Query, SelectedLanes, Selection
 from milepost.names import bucket_of
+from milepost.postgres.pool import fetch_rows
 from support import following, positions, qualified
 
 
@@ -197,21 +196,20 @@ async def test_lanes_in_pages_that_are_bounded(mp: Milepost, selection: Selectio
         await mp.append(f"small-{number}", NewMessage("t"))
     everything = [message async for message in mp.read()]
     wanted = [m.position for m in everything if selection.matches(m) and bucket_of(m.stream) % 4 in numbers]
-    query = Query(selection, lanes=Lanes(4, frozenset(numbers)), page=7, page_bytes=12_000)
+    query = Query(selection, lanes=SelectedLanes(4, frozenset(numbers)), page=7, page_bytes=12_000)
     history = mp.log.feed.history
     pages = [segment.messages async for segment in history.after(query, 0)]
     assert [message.position for page in pages for message in page] == wanted
     assert all(len(page) <= 7 and sum(m.size for m in page[:-1]) < 12_000 for page in pages)
 
 
-async def test_positions_in_pages_that_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "PAGE_BYTES", 2500)
+async def test_positions_in_a_page_that_is_bounded_in_bytes(mp: Milepost) -> None:
     await mp.append("order-1", [NewMessage("t", "x" * 1000) for _ in range(7)])
-    wanted = [9, 7, 6, 4, 3, 2, 8]
-    pages = mp.log.feed.history.reader.pages_at(mp.log.database, wanted)
-    assert [[message.position for message in page] async for page in pages] == [[2, 3, 4], [6, 7]]
-    none = mp.log.feed.history.reader.pages_at(mp.log.database, [8, 9])
-    assert [page async for page in none] == [[]]
+    page = await mp.log.messages_at([9, 7, 6, 4, 3, 2, 8], max_bytes=2500)
+    assert [message.position for message in page] == [2, 3, 4]
+    page = await mp.log.messages_at([9, 7, 6, 8], max_bytes=2500)
+    assert [message.position for message in page] == [6, 7]
+    assert await mp.log.messages_at([8, 9], max_bytes=2500) == []
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -232,9 +230,8 @@ async def test_a_size_is_that_of_what_is_read(mp: Milepost, together: bool) -> N
 @pytest.mark.shard("large")
 async def test_selective_reads_over_a_wide_range(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement looks at a bounded range; the ranges join without gap or repetition."""
-    monkeypatch.setattr(reader, "FIRST_SPAN", 7)
-    monkeypatch.setattr(reader, "MAX_SPAN", 50)
-    monkeypatch.setattr(reader, "PAGE_MESSAGES", 5)
+    monkeypatch.setattr(log_query, "FIRST_SPAN_POSITIONS", 7)
+    monkeypatch.setattr(log_query, "MAX_SPAN_POSITIONS", 50)
     for number in range(300):
         await mp.append(f"{'rare' if number % 37 == 0 else 'other'}-1", NewMessage(f"t{number % 23}"))
     everything = [m async for m in mp.read()]
@@ -330,7 +327,7 @@ async def test_a_stream_that_grows_while_it_is_read(mp: Milepost, types: str | N
     """Whatever is appended between two pages: no version is passed over."""
     await mp.append("a-1", [NewMessage("t")] * 250)
     query = Query(Selection.of(types=types), page=100)
-    pages = mp._reader.stream_pages(mp.log.database, "a-1", query, after=0, after_version=0, limit=None)
+    pages = mp.log.reader.stream_pages(mp.log.database, "a-1", query, after=0, after_version=0, limit=None)
     found: list[int] = []
     async for page in pages:
         found += [message.version for message in page]
@@ -354,7 +351,7 @@ class TestPlans:
         async with mp.log.database.connection() as connection:
             await connection.execute(f'analyze "{schema}".messages, "{schema}".streams'.encode())
         limits = {"limit": 1000, "life": mp.log.horizon.life, "low": 0, "high": 20_000} | bounds
-        statement = "explain " + mp._reader.log_statement(query)
+        statement = "explain " + mp.log.reader.log_statement(query)
         rows = await mp.log.database.execute(statement, query.parameters() | limits)
         return "\n".join(row[0] for row in rows)
 
@@ -376,7 +373,7 @@ class TestPlans:
 
     @pytest.mark.parametrize(("category", "index"), [(None, "messages_pkey"), ("c7", "messages_category")])
     async def test_some_lanes(self, mp: Milepost, category: str | None, index: str) -> None:
-        lanes = Lanes(16, frozenset({0, 3}))
+        lanes = SelectedLanes(16, frozenset({0, 3}))
         plan = await self.plan(mp, Query(Selection.of(category=category), lanes=lanes), low=19_900, high=2**63 - 1)
         assert index in plan
         assert "Seq Scan on messages" not in plan
@@ -390,7 +387,6 @@ class TestPlans:
 
 async def test_categories_whose_hashes_collide(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index has 32 bits of a hash; two names that share them are two categories all the same."""
-    monkeypatch.setattr(reader, "PAGE_MESSAGES", 3)
     one, two = "one", "two"
     schema = mp.settings["schema"].value
     for number in range(20):
@@ -398,7 +394,7 @@ async def test_categories_whose_hashes_collide(mp: Milepost, monkeypatch: pytest
     hashed = f'update "{schema}".{{}} set category_hash = 7'
     for table in ("streams", "messages"):
         await mp.log.database.execute(hashed.format(table), {})
-    monkeypatch.setattr(reader, "category_hash", lambda name: 7)
+    monkeypatch.setattr(log_query, "category_hash", lambda name: 7)
     assert await positions(mp, category=two) == [1, 6, 11, 16]
     assert await positions(mp, category=two, limit=3) == [1, 6, 11]
     assert await positions(mp, category=two, backwards=True, limit=3) == [16, 11, 6]
@@ -436,7 +432,7 @@ class Explaining:
     async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Any]:
         async with self._database.connection() as connection, connection.transaction():
             await connection.execute(self._setup)
-            [[explained]] = await fetch(connection, "explain (analyze, format json) " + statement, parameters)
+            [[explained]] = await fetch_rows(connection, "explain (analyze, format json) " + statement, parameters)
         steps = list(_steps(explained[0]["Plan"]))
         self.touched.append(int(max(step["Actual Rows"] * step["Actual Loops"] for step in steps)))
         self.scanned |= {(step["Node Type"], step["Relation Name"]) for step in steps if "Relation Name" in step}
@@ -466,11 +462,11 @@ class TestNothingKnown:
 
         PostgreSQL is made to read and sort a range, as it does by itself where it takes it for a short one.
         """
-        monkeypatch.setattr(reader, "FIRST_SPAN", 1_000)
+        monkeypatch.setattr(log_query, "FIRST_SPAN_POSITIONS", 1_000)
         await fill(mp)
         explaining, life = Explaining(mp, SORTING), mp.log.horizon.life
         query = Query(Selection.of(category=category), backwards=backwards, page=count // 10)
-        pages = mp._reader.log_pages(explaining, query, low=0, high=20_000, limit=None, life=life)
+        pages = mp.log.reader.log_pages(explaining, query, low=0, high=20_000, limit=None, life=life)
         assert sum([len(page) async for page in pages]) == count
         assert max(explaining.touched) < count / 3
 
@@ -481,7 +477,7 @@ class TestNothingKnown:
         await fill(mp, streams=1, versions=3_000)
         explaining = Explaining(mp, SORTING)
         query = Query(backwards=backwards, page=100)
-        pages = mp._reader.stream_pages(explaining, "c1-1", query, after=0, after_version=0, limit=None)
+        pages = mp.log.reader.stream_pages(explaining, "c1-1", query, after=0, after_version=0, limit=None)
         found = [message.version async for page in pages for message in page]
         assert found == sorted(range(1, 3_001), reverse=backwards)
         assert len(explaining.touched) <= 32
@@ -492,7 +488,7 @@ class TestNothingKnown:
         """In a few streams PostgreSQL may look at all: that takes milliseconds. In these it took half a second."""
         await fill(mp, streams=5_000)
         explaining, life = Explaining(mp), mp.log.horizon.life
-        names = await StreamNames(mp.log.statements).of(explaining, set(range(1, 2_001)), life)
+        names = await StreamNameCache(mp.log.statements).of(explaining, set(range(1, 2_001)), life)
         assert len(names) == 2_000
         assert ("Seq Scan", "streams") not in explaining.scanned
 
@@ -504,8 +500,8 @@ class TestNothingKnown:
         explaining = Explaining(mp)
         wanted = list(range(1, 20_000, 40))
         if pages:
-            found = [each async for page in mp._reader.pages_at(explaining, wanted) for each in page]
+            found = await mp.log.reader.page_at(explaining, wanted, PAGE_BYTES)
         else:
-            found = await mp._reader.messages_at(explaining, wanted)
+            found = await mp.log.reader.messages_at(explaining, wanted)
         assert [message.position for message in found] == wanted
         assert ("Seq Scan", "streams") not in explaining.scanned

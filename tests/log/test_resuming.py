@@ -8,7 +8,7 @@ import pytest
 from milepost import Milepost, NewMessage
 from milepost.log.codec import Codec
 from milepost.log.message import Message
-from milepost.log.resuming import MAX_MARKS, Mark, Resuming, Trail, parse_token
+from milepost.log.resume import MAX_MARKS, ResumeFinder, ResumeMark, ResumeTrail, parse_resume_token
 
 HIGHEST = 2**63 - 1
 
@@ -18,19 +18,19 @@ def a_message(position: int, life: int = 0) -> Message[None]:
     return Message(position, "a-1", 1, position.to_bytes(16, "big"), "a", time, 0, "null", "{}", "{}", Codec(1))
 
 
-def tokens(trail: Trail, positions: Iterable[int], life: int = 0) -> list[str]:
-    return [trail.pass_message(a_message(position, life)) for position in positions]
+def tokens(trail: ResumeTrail, positions: Iterable[int], life: int = 0) -> list[str]:
+    return [trail.add_message(a_message(position, life)) for position in positions]
 
 
 def positions(token: str) -> list[int]:
-    marks = parse_token(token, highest=HIGHEST)
+    marks = parse_resume_token(token, highest=HIGHEST)
     assert isinstance(marks, list)
     return [mark.position for mark in marks]
 
 
 class TestTrail:
     def test_it_begins_with_the_message_and_is_dense_there(self) -> None:
-        trail = Trail()
+        trail = ResumeTrail()
         for position, token in enumerate(tokens(trail, range(1, 100_000)), 1):
             if position % 997 == 0 or position < 40:
                 found = positions(token)
@@ -43,7 +43,7 @@ class TestTrail:
                 assert all(b <= 70 * a for a, b in pairwise(distances))
 
     def test_it_is_bounded_over_all_positions(self) -> None:
-        trail = Trail()
+        trail = ResumeTrail()
         step = 1
         last = 0
         while last + step <= HIGHEST:
@@ -54,7 +54,7 @@ class TestTrail:
         assert len(token) < 700
 
     def test_what_is_lost_is_dropped(self) -> None:
-        trail = Trail()
+        trail = ResumeTrail()
         lost = tokens(trail, range(1, 101))[-1]
         token = tokens(trail, [50], life=1)[0]
         assert positions(token)[0] == 50
@@ -63,23 +63,26 @@ class TestTrail:
 
     def test_the_newest_mark_stays(self) -> None:
         """A token has the last message and a mark that is close to it: the last one counts."""
-        trail = Trail()
-        trail.extend([Mark(59, 1), Mark(60, 2), Mark(44, 3)])
+        trail = ResumeTrail()
+        trail.extend([ResumeMark(59, 1), ResumeMark(60, 2), ResumeMark(44, 3)])
         assert (trail.newest, str(trail)) == (60, "60-00000002.59-00000001.44-00000003")
-        assert str(Trail()) == "0"
+        assert str(ResumeTrail()) == "0"
 
     def test_a_message_that_is_appended_again_has_another_mark(self) -> None:
-        before, again = Trail().pass_message(a_message(7)), Trail().pass_message(a_message(7, life=1))
+        before, again = ResumeTrail().add_message(a_message(7)), ResumeTrail().add_message(a_message(7, life=1))
         assert before != again
 
 
 class TestParsing:
     @pytest.mark.parametrize("text", ["0", "7", "9223372036854775807"])
     def test_a_position(self, text: str) -> None:
-        assert parse_token(text, highest=HIGHEST) == int(text)
+        assert parse_resume_token(text, highest=HIGHEST) == int(text)
 
     def test_marks(self) -> None:
-        assert parse_token("12-000000ff.3-00000001", highest=HIGHEST) == [Mark(12, 255), Mark(3, 1)]
+        assert parse_resume_token("12-000000ff.3-00000001", highest=HIGHEST) == [
+            ResumeMark(12, 255),
+            ResumeMark(3, 1),
+        ]
 
     @pytest.mark.parametrize(
         "text",
@@ -106,17 +109,17 @@ class TestParsing:
     )
     def test_what_is_none(self, text: str) -> None:
         with pytest.raises(ValueError, match="position|token"):
-            parse_token(text, highest=HIGHEST)
+            parse_resume_token(text, highest=HIGHEST)
 
 
 async def test_marks_of_the_log(mp: Milepost) -> None:
     await mp.append("order-1", [NewMessage("a")] * 300)
     messages = [message async for message in mp.read()]
-    resuming = Resuming(mp.log)
+    resuming = ResumeFinder(mp.log)
     marks = await resuming.marks_up_to(300)
     assert [mark.position for mark in marks] == [300, 296, 268, 44]
-    trail = Trail()
-    assert trail.pass_message(messages[299]) == str(marks[0])
-    assert sorted(await resuming.surviving([*marks, Mark(299, 0), Mark(HIGHEST, 0)])) == sorted(marks)
+    trail = ResumeTrail()
+    assert trail.add_message(messages[299]) == str(marks[0])
+    assert sorted(await resuming.surviving([*marks, ResumeMark(299, 0), ResumeMark(HIGHEST, 0)])) == sorted(marks)
     assert await resuming.marks_up_to(0) == []
     assert (await resuming.horizon(), await resuming.drawn()) == (300, 300)

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from milepost import Milepost, NewMessage, SchemaMismatch
-from milepost.log import schema as schemas
+from milepost.postgres import schema as schemas
 from schemas import SECOND
 from support import Connection, MakeMilepost, qualified
 
@@ -78,14 +78,14 @@ async def record(mp: Milepost, number: int, oldest: int) -> None:
 @pytest.mark.parametrize("migrate", ["auto", "check"])
 async def test_a_newer_schema_that_allows_this_program(mp: Milepost, make_mp: MakeMilepost, migrate: str) -> None:
     """A rolling deploy, and back: old workers go on while new ones have migrated."""
-    await record(mp, schemas.NEWEST + 1, schemas.NEWEST)
+    await record(mp, schemas.NEWEST_MIGRATION_NUMBER + 1, schemas.NEWEST_MIGRATION_NUMBER)
     async with make_mp(migrate=migrate) as older:
         await older.append("a-1", NewMessage("t"))
 
 
 @pytest.mark.parametrize("migrate", ["auto", "check"])
 async def test_a_newer_schema_that_does_not(mp: Milepost, make_mp: MakeMilepost, migrate: str) -> None:
-    await record(mp, schemas.NEWEST + 2, schemas.NEWEST + 1)
+    await record(mp, schemas.NEWEST_MIGRATION_NUMBER + 2, schemas.NEWEST_MIGRATION_NUMBER + 1)
     with pytest.raises(SchemaMismatch, match="install a newer milepost"):
         await make_mp(migrate=migrate).__aenter__()
 
@@ -93,7 +93,7 @@ async def test_a_newer_schema_that_does_not(mp: Milepost, make_mp: MakeMilepost,
 async def test_what_is_printed_can_be_run(database_url: str, schema: str, make_mp: MakeMilepost) -> None:
     """By psql or anything else, without this program; the program then finds nothing to do."""
     async with await Connection.connect(database_url, autocommit=True) as connection:
-        text: Any = schemas.printable(schema)
+        text: Any = schemas.printable_sql(schema)
         await connection.execute(text)
         assert await schemas.migrate(connection, schema) == []
     async with make_mp(migrate="check") as mp:
@@ -103,7 +103,7 @@ async def test_what_is_printed_can_be_run(database_url: str, schema: str, make_m
 async def test_a_failed_migration_leaves_nothing(
     database_url: str, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = schemas.Migration(schemas.NEWEST + 1, "broken", 1, "select 1/0;")
+    broken = schemas.Migration(schemas.NEWEST_MIGRATION_NUMBER + 1, "broken", 1, "select 1/0;")
     monkeypatch.setattr(schemas, "MIGRATIONS", (*schemas.MIGRATIONS, broken))
     async with await Connection.connect(database_url, autocommit=True) as connection:
         with pytest.raises(psycopg.errors.DivisionByZero):
@@ -125,7 +125,7 @@ async def test_an_upgrade_adds_what_is_missing_and_keeps_what_is_there(
     async with make_mp() as mp:
         await mp.append("a-1", NewMessage("t"))
     monkeypatch.setattr(schemas, "MIGRATIONS", (*schemas.MIGRATIONS, SECOND))
-    monkeypatch.setattr(schemas, "NEWEST", SECOND.number)
+    monkeypatch.setattr(schemas, "NEWEST_MIGRATION_NUMBER", SECOND.number)
     with pytest.raises(SchemaMismatch, match=f"at {SECOND.number - 1} and this program needs {SECOND.number}"):
         await make_mp(migrate="check").__aenter__()
     async with make_mp() as mp:

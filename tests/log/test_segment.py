@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from milepost.log.message import Message
-from milepost.log.segment import Segment
+from milepost.log.query import Segment
 
 SEGMENT = Segment(
     0, 10, [cast(Message[Any], SimpleNamespace(position=position, size=500)) for position in (3, 5, 7)]

@@ -1,6 +1,7 @@
 """Crashes, restarts, standbys and poolers: what a process knew has to be forgotten, and nothing is skipped."""
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ import pytest
 from conftest import absent
 from lossy import lossy
 from milepost import Milepost, NewMessage, Unavailable
-from milepost.log import database, feed, wakeups
-from milepost.log.reader import Query
+from milepost.log.postgres import feed, wakeups
+from milepost.log.query import Query
+from milepost.postgres import pool
+from patience import until
 from servers import DEBIAN_15, PGBOUNCER, PgBouncer, Server, embedded_binaries, pooler_before
-from support import Connection, Follower, MakeMilepost, following, positions
+from support import Connection, Follower, MakeMilepost, following, positions, until_listening
 
 M = NewMessage("happened")
 
@@ -45,8 +48,8 @@ def server(binaries: Path) -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever waits for a server looks for it more often."""
-    monkeypatch.setattr(feed, "OUTAGE_PAUSE", (0.02, 0.1))
-    monkeypatch.setattr(database, "TRY_AGAIN", 0.1)
+    monkeypatch.setattr(feed, "FEED_OUTAGE_PAUSE_SECONDS", (0.02, 0.1))
+    monkeypatch.setattr(pool, "CONNECT_RETRY_SECONDS", 0.1)
 
 
 @pytest.fixture
@@ -159,11 +162,12 @@ async def test_a_crash_behind_a_pooler_is_noticed(server: Server, pooler: PgBoun
         assert mp.log.horizon.generation > generation
 
 
-async def test_everything_works_behind_a_pooler(pooler: PgBouncer) -> None:
+async def test_everything_works_behind_a_pooler(pooler: PgBouncer, caplog: pytest.LogCaptureFixture) -> None:
     """Notifications do not arrive there, so a follower polls; it writes no marks that appends would pay for."""
+    caplog.set_level(logging.INFO, "milepost.log.wakeups")
     async with Milepost(pooler.url) as mp:
         async with following(mp, category="order") as follower:
-            await mp.log.wakeups.probed()
+            await until(lambda: "notifications do not arrive" in caplog.text, 40)
             assert not mp.log.wakeups.listening
             for number in range(10):
                 await mp.append(f"order-{number}", M)
@@ -273,10 +277,10 @@ async def test_a_promoted_standby_is_another_life(server: Server) -> None:
 
 
 async def test_a_lost_listener_reconnects(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", 40.0)
+    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT_SECONDS", 40.0)
     mp.log.feed.poll = None
     async with following(mp) as follower:
-        await mp.log.wakeups.probed()
+        await until_listening(mp)
         for number in range(1, 4):
             await mp.append("a-1", M)
             await follower.until(number)

@@ -6,10 +6,8 @@ from contextlib import aclosing
 import pytest
 
 from milepost import Milepost, NewMessage
-from milepost.log.reader import Page, Query, Reader
-from milepost.log.segment import MESSAGE_BYTES
-from milepost.log.selection import Selection
-from milepost.log.shared import Shared
+from milepost.log.postgres.reader import Reader, SharedPages
+from milepost.log.query import MESSAGE_OVERHEAD_BYTES, Page, Query, Selection
 
 PAGES = 4
 SIZE = 50
@@ -74,8 +72,8 @@ async def test_a_single_reader_keeps_nothing(mp: Milepost, reads: list[tuple[int
 
 async def test_small_pages_that_are_kept_are_few(mp: Milepost, reads: list[tuple[int, int]]) -> None:
     """Who reads small pages does so because there are many who read."""
-    small = Query(page=SIZE, page_bytes=SIZE * MESSAGE_BYTES)
-    shared = Shared(small)
+    small = Query(page=SIZE, page_bytes=SIZE * MESSAGE_OVERHEAD_BYTES)
+    shared = SharedPages(small)
     page = [message async for message in mp.read(limit=SIZE)]
 
     async def fetch() -> Page:
@@ -90,7 +88,7 @@ async def test_small_pages_that_are_kept_are_few(mp: Milepost, reads: list[tuple
 
 
 async def test_a_page_that_reaches_too_far_is_not_taken(mp: Milepost, reads: list[tuple[int, int]]) -> None:
-    shared = Shared(EVERYTHING)
+    shared = SharedPages(EVERYTHING)
     page = [message async for message in mp.read(limit=SIZE)]
 
     async def fetch() -> Page:

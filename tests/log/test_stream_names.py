@@ -9,12 +9,10 @@ from uuid import UUID
 import pytest
 
 from milepost import Milepost, NewMessage, Unavailable
-from milepost.log import reader
-from milepost.log import stream_names as module
-from milepost.log.connections import Row
-from milepost.log.reader import Query
-from milepost.log.selection import Selection
-from milepost.log.stream_names import StreamNames
+from milepost.log.postgres import reader as module
+from milepost.log.postgres.reader import StreamNameCache
+from milepost.log.query import Query, Selection
+from milepost.postgres.connections import ResultRow
 from support import qualified
 
 M = NewMessage("t")
@@ -29,7 +27,7 @@ class Counting:
         self._database = mp.log.database
         self.count = 0
 
-    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[Row]:
+    async def execute(self, statement: LiteralString, parameters: Mapping[str, Any]) -> Sequence[ResultRow]:
         self.count += 1
         await asyncio.sleep(0)
         return await self._database.execute(statement, parameters)
@@ -52,7 +50,7 @@ async def current_life(mp: Milepost) -> UUID | None:
 
 async def test_a_name_is_looked_up_once(mp: Milepost) -> None:
     known = await streams(mp, 5)
-    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    names, executor = StreamNameCache(mp.log.statements), Counting(mp)
     first, *others = known
     life = await current_life(mp)
     assert (await names.of(executor, {first}, life))[first] == known[first]
@@ -64,7 +62,7 @@ async def test_a_name_is_looked_up_once(mp: Milepost) -> None:
 async def test_names_of_an_earlier_life_of_the_server(mp: Milepost) -> None:
     """A crash took a stream back, and its number is another's: what was read before has no name any more."""
     known = await streams(mp, 2)
-    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    names, executor = StreamNameCache(mp.log.statements), Counting(mp)
     before = await current_life(mp)
     await names.of(executor, set(known), before)
     taken_back, kept = known
@@ -82,8 +80,8 @@ async def test_names_of_an_earlier_life_of_the_server(mp: Milepost) -> None:
 async def test_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that are under way when it begins anew lose none of theirs."""
     known = await streams(mp, 12)
-    monkeypatch.setattr(module, "KEPT", 4)
-    names, executor = StreamNames(mp.log.statements), Counting(mp)
+    monkeypatch.setattr(module, "MAX_KEPT_NAMES", 4)
+    names, executor = StreamNameCache(mp.log.statements), Counting(mp)
     wanted = [set(list(known)[start : start + 3]) for start in (0, 3, 6, 9, 1, 4)]
 
     life = await current_life(mp)
@@ -98,8 +96,8 @@ async def test_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch)
 
 async def test_one_page_of_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
     known = await streams(mp, 6)
-    monkeypatch.setattr(module, "KEPT", 4)
-    names = StreamNames(mp.log.statements)
+    monkeypatch.setattr(module, "MAX_KEPT_NAMES", 4)
+    names = StreamNameCache(mp.log.statements)
     assert dict(await names.of(Counting(mp), set(known), await current_life(mp))) == known
 
 
@@ -107,15 +105,14 @@ async def test_one_page_of_more_than_it_keeps(mp: Milepost, monkeypatch: pytest.
 async def test_a_backlog_has_the_names_of_its_streams(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch, category: str | list[str] | None
 ) -> None:
-    monkeypatch.setattr(module, "KEPT", 4)
-    monkeypatch.setattr(reader, "PAGE_MESSAGES", 3)
+    monkeypatch.setattr(module, "MAX_KEPT_NAMES", 4)
     for number in range(20):
         await mp.append(f"{('order', 'cart', 'other')[number % 3]}-{number % 9}", M)
     wanted = Selection.of(category=category)
     expected = Counter([m.stream async for m in mp.read() if wanted.matches(m)])
     async with mp.log.feed.followed():
         await mp.log.horizon.sample()
-        await mp.log.feed.in_step()
+        await mp.log.feed.wait_until_current()
         history = mp.log.feed.history.after(Query(wanted, page=3), 0)
         found = Counter([message.stream async for segment in history for message in segment.messages])
     assert found == expected

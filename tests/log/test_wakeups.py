@@ -13,10 +13,10 @@ import pytest
 from psycopg import sql
 
 from milepost import Milepost, MilepostError, NewMessage
-from milepost.log import feed, wakeups
-from milepost.log.database import driver
-from milepost.log.reader import PAGE_MESSAGES
-from support import Connection, Follower, MakeMilepost, following, qualified
+from milepost.log.postgres import feed, wakeups
+from milepost.log.query import PAGE_MESSAGES
+from milepost.postgres.pool import translate_errors
+from support import Connection, Follower, MakeMilepost, following, qualified, until_listening
 
 M = NewMessage("happened")
 
@@ -31,7 +31,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(autouse=True)
 def listening_works(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here it does, however long a word to oneself takes."""
-    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT", 40.0)
+    monkeypatch.setattr(wakeups, "PROBE_TIMEOUT_SECONDS", 40.0)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ async def sleeper(mp: Milepost) -> AsyncIterator[Follower]:
     """A follower at the head that is woken or sleeps for ever: it does not poll."""
     mp.log.feed.poll = None
     async with following(mp) as follower:
-        await mp.log.wakeups.probed()
+        await until_listening(mp)
         yield follower
 
 
@@ -83,12 +83,12 @@ async def test_the_end_of_a_transaction_that_holds_all_up_is_heard(
         return await is_heard(seconds)
 
     await asleep(mp)
-    is_heard = mp.log.wakeups.heard
-    monkeypatch.setattr(feed, "STALLED_PAUSE", (3600, 3600))
-    monkeypatch.setattr(feed, "DEAF", 0)
+    is_heard = mp.log.wakeups.wait_heard
+    monkeypatch.setattr(feed, "STALLED_PAUSE_SECONDS", (3600, 3600))
+    monkeypatch.setattr(feed, "DEAF_SHARE", 0)
     async with await Connection.connect(database_url) as connection:
         await mp.append("a-1", M, connection=connection)
-        monkeypatch.setattr(mp.log.wakeups, "heard", heard)
+        monkeypatch.setattr(mp.log.wakeups, "wait_heard", heard)
         await mp.append("b-1", M)
         await paused.wait()
         assert sleeper.seen == []
@@ -130,7 +130,7 @@ async def test_a_reader_that_always_finds_more_keeps_its_mark(
 ) -> None:
     """It does not sleep, but what comes while it waits for more is to wake it as well."""
     async with make_mp() as appender:
-        heard = mp.log.wakeups.heard
+        heard = mp.log.wakeups.wait_heard
         appended = 0
 
         async def append_meanwhile(seconds: float | None) -> bool:
@@ -142,7 +142,7 @@ async def test_a_reader_that_always_finds_more_keeps_its_mark(
             return False
 
         await asleep(mp)
-        mp.log.wakeups.heard = append_meanwhile  # type: ignore[method-assign]
+        mp.log.wakeups.wait_heard = append_meanwhile  # type: ignore[method-assign]
         await mp.log.database.execute(qualified("update {}.sleeps set until = until - interval '11 s'", mp), {})
         await appender.append("a-1", M)
         async with asyncio.timeout(40):
@@ -156,23 +156,23 @@ async def test_what_is_there_beyond_a_gap_does_not_wait_for_more(
     mp: Milepost, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody tells of it when the gap turns out to be empty."""
-    monkeypatch.setattr(feed, "SAMPLE_AFTER", 3600.0)
+    monkeypatch.setattr(feed, "FEED_SAMPLE_SECONDS", 3600.0)
     mp.log.feed.poll = None
     async with (
         await Connection.connect(database_url) as one,
         await Connection.connect(database_url) as other,
         following(mp) as follower,
     ):
-        await mp.log.wakeups.probed()
+        await until_listening(mp)
         await asleep(mp)
 
         async def never(seconds: float) -> bool:
             await asyncio.sleep(seconds)
             return False
 
-        for rest in ("REST", "SHORT_REST"):
+        for rest in ("FEED_REST_SECONDS", "FEED_SHORT_REST_SECONDS"):
             monkeypatch.setattr(feed, rest, 3600.0)
-        mp.log.wakeups.heard = never  # type: ignore[method-assign, assignment]
+        mp.log.wakeups.wait_heard = never  # type: ignore[method-assign, assignment]
         await mp.append("a-1", M, connection=one)
         await mp.append("b-1", M, connection=other)
         await mp.append("a-1", M, connection=one)
@@ -182,7 +182,9 @@ async def test_what_is_there_beyond_a_gap_does_not_wait_for_more(
         assert await follower.until(2) == [1, 3]
 
 
-@pytest.mark.parametrize(("count", "is_marked"), [(feed.FEW, True), (feed.FEW + 1, False)])
+@pytest.mark.parametrize(
+    ("count", "is_marked"), [(feed.MAX_UNMARKED_POSITIONS, True), (feed.MAX_UNMARKED_POSITIONS + 1, False)]
+)
 async def test_a_reader_that_finds_much_whenever_it_looks_makes_nobody_tell_of_it(
     mp: Milepost, make_mp: MakeMilepost, count: int, is_marked: bool
 ) -> None:
@@ -194,7 +196,7 @@ async def test_a_reader_that_finds_much_whenever_it_looks_makes_nobody_tell_of_i
     async with make_mp() as appender:
 
         async def append_first() -> None:
-            await mp.log.wakeups.probed()
+            await until_listening(mp)
             if len(marked) < 20:
                 marked.append(await marks(mp) != [])
                 await appender.append("a-1", [M] * count)
@@ -214,7 +216,7 @@ async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Mile
     async with await Connection.connect(database_url) as early:
         await mp.append("early-1", M, connection=early)
         async with following(mp) as follower:
-            await mp.log.wakeups.probed()
+            await until_listening(mp)
             async with asyncio.timeout(40):
                 while mp.log.feed._generation < 0:
                     await asyncio.sleep(0)
@@ -228,7 +230,7 @@ async def test_an_append_that_looked_for_sleepers_before_there_were_any(mp: Mile
 
 async def test_a_cancellation_that_the_driver_swallows_comes_back() -> None:
     async def swallow() -> None:
-        with driver(), suppress(asyncio.CancelledError):
+        with translate_errors(), suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
 
     task = asyncio.create_task(swallow())
@@ -284,7 +286,7 @@ async def test_who_comes_while_the_last_one_leaves_is_woken(mp: Milepost) -> Non
         await asyncio.sleep(0)
         async with following(mp) as coming:
             await stopping
-            await mp.log.wakeups.probed()
+            await until_listening(mp)
             await coming.until(number)
             await asleep(mp)
             assert mp.log.wakeups.listening

@@ -45,8 +45,8 @@ class Mutation(NamedTuple):
     @property
     def package(self) -> str:
         """The package that it is in; of the schema, only the log's own tables are the log's."""
-        if "/migrations/" in self.file and not self.file.endswith("1_log.sql"):
-            return "progress"
+        if "/migrations/" in self.file:
+            return "log" if self.file.endswith("1_log.sql") else "progress"
         return self.file.partition("/")[0]
 
     def applied(self, text: str) -> str:

@@ -2,10 +2,10 @@
 
 from mutations.mutation import Mutation
 
-LOG = "log/migrations/001_milepost/1_log.sql"
-PROGRESS = "log/migrations/001_milepost/2_progress.sql"
-OPERATING = "log/migrations/001_milepost/4_operating.sql"
-PULLING = "log/migrations/001_milepost/5_pulling.sql"
+LOG = "postgres/migrations/001_milepost/1_log.sql"
+PROGRESS = "postgres/migrations/001_milepost/2_progress.sql"
+OPERATING = "postgres/migrations/001_milepost/4_operating.sql"
+PULLING = "postgres/migrations/001_milepost/5_pulling.sql"
 
 STORAGE = (
     Mutation(
@@ -50,21 +50,21 @@ STORAGE = (
     ),
     Mutation(
         "the horizon passes an append that has not committed",
-        "log/horizon.py",
+        "log/postgres/horizon.py",
         "while self._samples and self._samples[0].open.isdisjoint(still_open):",
         "while self._samples:",
         ("log/test_horizon.py::test_an_append_between_the_two_halves_of_a_sample",),
     ),
     Mutation(
         "a page ends after its first message that is too large, and the rest is lost",
-        "log/walk.py",
+        "log/postgres/reader.py",
         "        if not cut:\n",
         "        if not cut or len(numbers) < size:\n",
         ("log/test_read.py::test_pages_are_bounded_in_bytes",),
     ),
     Mutation(
         "a star in a type stands for several dotted parts",
-        "log/selection.py",
+        "log/query.py",
         'spelled = {"*": "[^.]+", ">": ".+"}',
         'spelled = {"*": ".+", ">": ".+"}',
         ("log/test_read.py::test_types_and_patterns",),
@@ -99,7 +99,7 @@ STORAGE = (
     ),
     Mutation(
         "who reads the log of another life takes lanes",
-        "progress/queries/take.sql",
+        "progress/postgres/queries/lanes.sql",
         " or c.life <> %(log_life)s::uuid",
         "",
         ("progress/test_lives.py::test_nothing_is_taken_by_who_reads_the_log_of_another_life",),
@@ -166,7 +166,7 @@ STORAGE = (
     ),
     Mutation(
         "what was read beyond a barrier is handed out",
-        "log/segment.py",
+        "log/query.py",
         "        return replace(self, high=position, messages=[each for each in self.messages if "
         "each.position <= position])",
         "        return self",
@@ -174,14 +174,14 @@ STORAGE = (
     ),
     Mutation(
         "who asks for deliveries of a key gets those of others",
-        "progress/queries/choose_deliveries.sql",
+        "progress/postgres/queries/deliveries.sql",
         "           and (%(key)s::text is null or d.key = %(key)s::text)\n",
         "",
         ("progress/test_deliveries.py::TestChoices::test_by_position_key_and_reason",),
     ),
     Mutation(
         "who lost a lane gives others its lanes too",
-        "progress/memory_leases.py",
+        "progress/leases.py",
         "                if leases.owners.get((subscription, lane)) == self._id:\n",
         "                if (subscription, lane) in leases.owners:\n",
         ("progress/test_leases.py::test_a_release_frees_only_what_is_ones_own",),
@@ -195,7 +195,7 @@ STORAGE = (
     ),
     Mutation(
         "who holds the horizon is read before how far the sequence is",
-        "log/horizon.py",
+        "log/postgres/horizon.py",
         "        drawn = await self._drawn()\n"
         '        rows = await self._fetch(self._statements.get("sample_lockers"), {})\n',
         '        rows = await self._fetch(self._statements.get("sample_lockers"), {})\n'
@@ -204,14 +204,14 @@ STORAGE = (
     ),
     Mutation(
         "what the log knew before the server restarted is still believed",
-        "log/horizon.py",
+        "log/postgres/horizon.py",
         "                self._forget()\n",
         "                pass\n",
         ("log/test_horizon.py::test_what_was_known_in_another_generation_is_not_taken",),
     ),
     Mutation(
         "messages of a category whose name has the same hash are read too",
-        "log/reader.py",
+        "log/query.py",
         "return categories is None or categories.issuperset(map(category_of, {message.stream for "
         "message in page}))",
         "return True",

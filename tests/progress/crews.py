@@ -2,10 +2,9 @@
 
 from collections.abc import Mapping
 
-from milepost.progress.advisory import AdvisoryLeases, AdvisoryMembership
-from milepost.progress.leases import PostgresLeases
-from milepost.progress.memory_leases import MemoryLeases
-from milepost.progress.protocol import Home, Leases, Membership
+from milepost.progress.leases import MemoryLeases
+from milepost.progress.postgres.leases import AdvisoryLeases, AdvisoryMembership, PostgresLeases
+from milepost.progress.protocol import LeaseHome, LeaseMembership, Leases
 from progress.keepers import PostgresKeeper
 
 LEASE = 40.0
@@ -14,7 +13,7 @@ LEASE = 40.0
 class Worker:
     """Takes and gives what its leases say, at once."""
 
-    def __init__(self, membership: Membership) -> None:
+    def __init__(self, membership: LeaseMembership) -> None:
         self.leases = membership
         self.held: dict[int, set[int]] = {}
 
@@ -39,7 +38,7 @@ class Crew:
 
     def __init__(self, keeper: PostgresKeeper) -> None:
         self.keeper = keeper
-        self.home = Home(keeper.url, keeper.schema)
+        self.home = LeaseHome(keeper.url, keeper.schema)
         self.workers: list[Worker] = []
 
     async def hire(self, group: str = "g") -> Worker:

@@ -6,10 +6,10 @@ import psycopg
 from psycopg import sql
 
 from milepost.dispatch import Cursor, State
-from milepost.log import schema as schemas
-from milepost.log.database import Connection, Database
+from milepost.postgres import schema as schemas
+from milepost.postgres.pool import Connection, Database
 from milepost.progress.memory import MemoryProgress
-from milepost.progress.postgresql import PostgresProgress
+from milepost.progress.postgres.progress import PostgresProgress
 from milepost.progress.protocol import Progress
 
 
@@ -45,10 +45,19 @@ class MemoryKeeper:
         return self.progress
 
     async def person(self, subscription: int, position: int, state: State) -> None:
-        self.memory.change(subscription, position, state=state)
+        now = self._now
+        self.change(subscription, position, state=state, due=now, since=now)
 
     async def advance(self, seconds: float) -> None:
         self._now += seconds
+
+    def change(self, subscription: int, position: int, **changes: Any) -> None:
+        """Change a row as a person does: one revision further."""
+        for lane in self.memory._subscriptions[subscription].lanes:
+            if (row := lane.rows.get(position)) is not None:
+                lane.rows[position] = row.changed(**changes, revision=row.revision + 1)
+                return
+        raise KeyError(position)
 
     def memory_move(self, subscription: int, lane: int, position: int) -> int:
         """A person moves a lane's cursor; the new epoch."""

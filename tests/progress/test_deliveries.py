@@ -7,9 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from milepost.dispatch import Move, State
-from milepost.log.database import Connection
-from milepost.progress.deliveries import Choice, Decided, Decision, PostgresDeliveries, SeenDelivery
+from milepost.dispatch import RowChange, State
+from milepost.postgres.pool import Connection
+from milepost.progress.deliveries import Decided, Decision, DeliveryChoice, SeenDelivery
+from milepost.progress.postgres.deliveries import PostgresDeliveries
 from progress import test_postgresql
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, held_positions, row, taken
@@ -44,11 +45,11 @@ def deliveries(postgres: PostgresKeeper, owner: Owner) -> PostgresDeliveries:
     return PostgresDeliveries(postgres.database, postgres.schema, owner.held.subscription)
 
 
-def choice(*states: str, **more: Any) -> Choice:
-    return Choice(states=frozenset(map(State, states or list(State))), **more)
+def choice(*states: str, **more: Any) -> DeliveryChoice:
+    return DeliveryChoice(states=frozenset(map(State, states or list(State))), **more)
 
 
-async def chosen(deliveries: PostgresDeliveries, choice: Choice) -> list[int]:
+async def chosen(deliveries: PostgresDeliveries, choice: DeliveryChoice) -> list[int]:
     return [each.position async for seen in deliveries.chosen(choice) for each in seen]
 
 
@@ -107,7 +108,7 @@ class TestChoices:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """A statement looks through a bounded number of rows, and none is missed between two."""
-        monkeypatch.setattr("milepost.progress.deliveries.SPAN", 7)
+        monkeypatch.setattr("milepost.progress.postgres.deliveries.CHOOSE_SPAN_ROWS", 7)
         states = ["parked" if position % 10 == 0 else "waiting" for position in range(1, 64)]
         await owner.add(*(row(position, state) for position, state in enumerate(states, 1)))
         assert await chosen(deliveries, choice("parked")) == [10, 20, 30, 40, 50, 60]
@@ -182,7 +183,7 @@ class TestDecisions:
         assert held_positions(answer) == {"a": ([2], False), "b": ([3], False)}
         assert (answer.counts.waiting, answer.counts.retrying) == (1, 1)
         # What it knew of the row is outdated.
-        assert list((await owner.move(Move(3, 1, None))).moved) == [False]
+        assert list((await owner.move(RowChange(3, 1, None))).moved) == [False]
 
     async def test_workers_are_told_once_for_each_transaction(
         self, postgres: PostgresKeeper, deliveries: PostgresDeliveries, owner: Owner
@@ -206,9 +207,9 @@ class TestDecisions:
         await owner.add(*rows)
         async with transaction(postgres) as connection:
             await owner.move(
-                Move.of(1, rows[0], None),
-                Move.of(2, rows[1], rows[1].changed(state=State.PARKED, attempts=3, total=3)),
-                Move.of(3, rows[2], rows[2].changed(state=State.RUNNING)),
+                RowChange.of(1, rows[0], None),
+                RowChange.of(2, rows[1], rows[1].changed(state=State.PARKED, attempts=3, total=3)),
+                RowChange.of(3, rows[2], rows[2].changed(state=State.RUNNING)),
                 connection=connection,
             )
             waiting = asyncio.create_task(deliveries.decide(Decision.RETRY, named(1, 2, 3)))

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from milepost.progress.advisory import AdvisoryMembership
-from milepost.progress.memory_leases import MemoryLeases
-from milepost.progress.protocol import Home, Membership
+from milepost.progress.leases import MemoryLeases
+from milepost.progress.postgres.leases import AdvisoryMembership
+from milepost.progress.protocol import LeaseHome, LeaseMembership
 from progress.crews import LEASE, AdvisoryCrew, Crew, PostgresCrew
 from progress.keepers import PostgresKeeper
 
@@ -130,7 +130,7 @@ async def test_another_lease_holds_from_now_on_and_the_lanes_stay(crew: Crew) ->
 
 
 async def test_leases_in_memory_need_no_database() -> None:
-    membership = await MemoryLeases().admit("w", "g", LEASE, Home("", ""))
+    membership = await MemoryLeases().admit("w", "g", LEASE, LeaseHome("", ""))
     assert await membership.beat()
     assert list((await membership.balance({1: 2}, {}))[1].take) == [0, 1]
 
@@ -187,7 +187,7 @@ async def test_the_server_ends_the_session_of_a_worker_that_does_not_beat(postgr
     await crew.close()
 
 
-async def idle_session_timeout(membership: Membership) -> str:
+async def idle_session_timeout(membership: LeaseMembership) -> str:
     assert isinstance(membership, AdvisoryMembership)
     assert membership._connection is not None
     cursor = await membership._connection.execute("show idle_session_timeout")

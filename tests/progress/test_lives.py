@@ -6,12 +6,10 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from milepost.dispatch import Cursor, Exchange, Tally, Write
-from milepost.progress.control import LanePlace, PostgresControl
-from milepost.progress.created import PostgresCreated
+from milepost.dispatch import AttemptTally, Cursor, Exchange, ExchangeWrite
 from milepost.progress.memory import MemoryProgress
-from milepost.progress.protocol import Held, Progress, Stale
-from milepost.progress.refusals import AnotherLife
+from milepost.progress.postgres.operate import PlacedLane, PostgresConsumerSubscriptions, PostgresControl
+from milepost.progress.protocol import AnotherLife, LaneGrant, Progress, StaleLane
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, asking, definition, row, taken
 
@@ -21,8 +19,8 @@ async def owner(postgres: PostgresKeeper) -> Owner:
     return Owner(postgres.progress, await taken(postgres.progress))
 
 
-def at(position: int, *ahead: tuple[int, int]) -> Write:
-    return Write(Cursor(position, ahead), (), Tally())
+def at(position: int, *ahead: tuple[int, int]) -> ExchangeWrite:
+    return ExchangeWrite(Cursor(position, ahead), (), AttemptTally())
 
 
 def _nothing(life: UUID) -> int:
@@ -34,41 +32,41 @@ async def another_life(postgres: PostgresKeeper) -> None:
     await postgres.run("truncate {}.server_life")
 
 
-async def exchange(progress: Progress, held: Held, write: Write | None) -> None:
+async def exchange(progress: Progress, held: LaneGrant, write: ExchangeWrite | None) -> None:
     asked = None if write is not None else asking()
     await progress.exchange(held, Exchange(0.0, write, asked), stall_after=1000, on_park="block")
 
 
-async def cursor(progress: Progress, held: Held) -> None:
+async def cursor(progress: Progress, held: LaneGrant) -> None:
     await exchange(progress, held, at(3))
 
 
-async def rows(progress: Progress, held: Held) -> None:
+async def rows(progress: Progress, held: LaneGrant) -> None:
     await Owner(progress, held).add(row(7))
 
 
-async def question(progress: Progress, held: Held) -> None:
+async def question(progress: Progress, held: LaneGrant) -> None:
     await exchange(progress, held, None)
 
 
-async def release(progress: Progress, held: Held) -> None:
+async def release(progress: Progress, held: LaneGrant) -> None:
     await progress.release(held, None)
 
 
-async def last_write(progress: Progress, held: Held) -> None:
+async def last_write(progress: Progress, held: LaneGrant) -> None:
     await progress.release(held, Exchange(0.0, at(3), None))
 
 
 @pytest.mark.parametrize("write", [cursor, rows, question, release, last_write])
 @pytest.mark.parametrize("is_begun", [True, False])
 async def test_a_lane_is_not_written(
-    postgres: PostgresKeeper, owner: Owner, write: Callable[[Progress, Held], Awaitable[None]], is_begun: bool
+    postgres: PostgresKeeper, owner: Owner, write: Callable[[Progress, LaneGrant], Awaitable[None]], is_begun: bool
 ) -> None:
     """Neither before the new life has a token, nor after."""
     await another_life(postgres)
     if is_begun:
         await postgres.progress.life()
-    with pytest.raises(Stale):
+    with pytest.raises(StaleLane):
         await write(postgres.progress, owner.held)
     [held] = await postgres.progress.take(owner.held.subscription, [0])
     assert held.state.cursor == Cursor(0)
@@ -101,7 +99,7 @@ async def test_a_new_subscription_is_refused(postgres: PostgresKeeper) -> None:
     await another_life(postgres)
     with pytest.raises(AnotherLife):
         await postgres.progress.declare([definition(life=life)])
-    created = PostgresCreated(postgres.database, postgres.schema)
+    created = PostgresConsumerSubscriptions(postgres.database, postgres.schema)
     with pytest.raises(AnotherLife):
         await created.create(definition(life=life, lanes=1), {}, "error")
     assert await postgres.progress.known("g") == set()
@@ -113,7 +111,7 @@ async def test_a_new_subscription_is_refused(postgres: PostgresKeeper) -> None:
 async def test_a_move_is_refused(postgres: PostgresKeeper) -> None:
     [opened] = await postgres.progress.declare([definition()])
     control = PostgresControl(postgres.database, postgres.schema)
-    lanes = [LanePlace(lane=number, position=5) for number in range(2)]
+    lanes = [PlacedLane(lane=number, position=5) for number in range(2)]
     options: dict[str, Any] = {"above": 5, "up_to": None, "followers": (), "since": None}
     life = await postgres.progress.life()
     await another_life(postgres)
@@ -133,7 +131,7 @@ async def test_progress_in_memory_goes_back_with_the_log() -> None:
     await progress.follow(first, _nothing)
     await owner.swap(at(9, (12, 14), (20, 30)))
     await progress.follow(second, lambda _: 6)
-    with pytest.raises(Stale):
+    with pytest.raises(StaleLane):
         await owner.ask()
     assert await progress.take(held.subscription, [0], log_life=first) == []
     [again] = await progress.take(held.subscription, [0], log_life=second)

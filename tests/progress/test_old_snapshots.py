@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from milepost.dispatch import Cursor, Move, Tally, Write
-from milepost.log.database import Connection
-from milepost.progress.protocol import RolledBack, Sign, Stale
+from milepost.dispatch import AttemptTally, Cursor, ExchangeWrite, RowChange
+from milepost.postgres.pool import Connection
+from milepost.progress.protocol import RolledBack, StaleLane, WorkerLease
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, row, taken
 
@@ -23,14 +23,14 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return url
 
 
-def at(position: int) -> Write:
+def at(position: int) -> ExchangeWrite:
     """A write of a cursor and nothing else."""
-    return Write(Cursor(position), (), Tally(1))
+    return ExchangeWrite(Cursor(position), (), AttemptTally(1))
 
 
 WRITES = {
     "a cursor": at(500),
-    "a row": Write(Cursor(500), (Move(400, None, row(400)),), Tally(1)),
+    "a row": ExchangeWrite(Cursor(500), (RowChange(400, None, row(400)),), AttemptTally(1)),
 }
 
 WRITTEN = "insert into {}.memories (subscription, number, lane, ranges) values (99, 99, 99, '{{}}')"
@@ -141,13 +141,13 @@ async def test_whoever_lost_a_lane_commits_nothing(
     owner = Owner(postgres.progress, await taken(postgres.progress))
     if not is_new:
         await owner.swap(at(1))
-    with pytest.raises((Stale, RolledBack, psycopg.errors.SerializationFailure)):
+    with pytest.raises((StaleLane, RolledBack, psycopg.errors.SerializationFailure)):
         async with transaction(postgres, isolation) as connection:
             await change(postgres, owner.held.subscription)
             await owner.swap(WRITES[write], connection=connection)
     assert not await postgres.run("select 1 from {}.memories where number = 99")
     assert not await postgres.run("select 1 from {}.cursors where position = 500")
-    with pytest.raises(Stale):
+    with pytest.raises(StaleLane):
         await owner.swap(WRITES[write])
 
 
@@ -160,7 +160,7 @@ async def test_whoever_has_it_commits(postgres: Postgres, write: str, isolation:
     async with transaction(postgres, isolation) as connection:
         await Owner(postgres.progress, other).swap(at(7))
         await postgres.run("update {}.subscriptions set acted = acted + 1")
-        await postgres.progress.declare([], Sign("w", 30))
+        await postgres.progress.declare([], WorkerLease("w", 30))
         await owner.swap(WRITES[write], connection=connection)
     assert await postgres.run("select 1 from {}.cursors where position = 500")
     await owner.swap(at(501))

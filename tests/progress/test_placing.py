@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from milepost.dispatch import Cursor, Tally, Write
-from milepost.progress.control import LanePlace, PostgresControl
+from milepost.dispatch import AttemptTally, Cursor, ExchangeWrite
+from milepost.progress.postgres.operate import PlacedLane, PostgresControl
 from progress.keepers import PostgresKeeper
 from progress.lanes import taken
 
@@ -14,7 +14,7 @@ async def place(
     postgres: PostgresKeeper, subscription: int, barrier: str, stood: Sequence[Cursor] = (Cursor(0), Cursor(0))
 ) -> int | None:
     control = PostgresControl(postgres.database, postgres.schema)
-    lanes = [LanePlace(lane=number, position=5) for number in range(2)]
+    lanes = [PlacedLane(lane=number, position=5) for number in range(2)]
     return await control.place(
         subscription, barrier, stood, lanes, {}, life=None, above=5, up_to=None, followers=(), since=None
     )
@@ -51,7 +51,7 @@ async def test_they_stay_if_an_owner_that_was_taken_for_dead_has_written(
     held = await taken(postgres.progress)
     await postgres.advance(60)
     assert await set_barrier(postgres, held.subscription, "mine") == "mine"
-    write = Write(cursor, [], Tally())
+    write = ExchangeWrite(cursor, [], AttemptTally())
     [written] = await postgres.progress.write([(held, write)])
     assert written is not None
     assert await place(postgres, held.subscription, "mine") is None

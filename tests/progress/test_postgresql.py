@@ -9,11 +9,11 @@ import msgspec
 import psycopg
 import pytest
 
-from milepost.dispatch import Cursor, Exchange, Move, Tally, Write
+from milepost.dispatch import AttemptTally, Cursor, Exchange, ExchangeWrite, RowChange
 from milepost.errors import SchemaMismatch, Unavailable
-from milepost.log.database import Connection, Database
-from milepost.progress.postgresql import PostgresProgress
-from milepost.progress.protocol import Bare, Exchanged, Held, RolledBack, Stale
+from milepost.postgres.pool import Connection, Database
+from milepost.progress.postgres.progress import PostgresProgress
+from milepost.progress.protocol import ExchangeResult, LaneGrant, RolledBack, RowOnly, StaleLane
 from progress.keepers import PostgresKeeper
 from progress.lanes import Owner, asking, definition, held_positions, row, taken
 
@@ -31,9 +31,9 @@ async def owner(postgres: PostgresKeeper) -> Owner:
     return Owner(postgres.progress, await taken(postgres.progress))
 
 
-def at(position: int) -> Write:
+def at(position: int) -> ExchangeWrite:
     """A write of a cursor and nothing else."""
-    return Write(Cursor(position), (), Tally(1))
+    return ExchangeWrite(Cursor(position), (), AttemptTally(1))
 
 
 @asynccontextmanager
@@ -55,8 +55,10 @@ async def test_a_schema_without_progress(database_url: str, unused_schema: str) 
 
 
 class TestItsTransaction:
-    async def exchanged_in(self, owner: Owner, write: Write | None, connection: Connection | None) -> str | None:
-        exchange = Exchange[Bare](0.0, write, None if write else asking(due=True))
+    async def exchanged_in(
+        self, owner: Owner, write: ExchangeWrite | None, connection: Connection | None
+    ) -> str | None:
+        exchange = Exchange[RowOnly](0.0, write, None if write else asking(due=True))
         exchanged = await owner.progress.exchange(
             owner.held, exchange, stall_after=9, on_park="block", connection=connection
         )
@@ -66,16 +68,20 @@ class TestItsTransaction:
     async def test_a_question_takes_no_transaction_id(self, owner: Owner) -> None:
         assert await self.exchanged_in(owner, None, None) is None
 
-    @pytest.mark.parametrize("write", [None, at(1), Write(Cursor(1), (Move(2, None, row(2)),), Tally(1))])
+    @pytest.mark.parametrize(
+        "write", [None, at(1), ExchangeWrite(Cursor(1), (RowChange(2, None, row(2)),), AttemptTally(1))]
+    )
     async def test_it_has_the_name_of_a_handler_s(
-        self, postgres: PostgresKeeper, owner: Owner, write: Write | None
+        self, postgres: PostgresKeeper, owner: Owner, write: ExchangeWrite | None
     ) -> None:
         async with transaction(postgres) as connection:
             cursor = await connection.execute("select pg_current_xact_id()::text")
             assert await self.exchanged_in(owner, write, connection) == (await cursor.fetchone() or [None])[0]
 
-    @pytest.mark.parametrize("write", [at(1), Write(Cursor(1), (Move(2, None, row(2)),), Tally(1))])
-    async def test_what_writes_has_one(self, owner: Owner, write: Write) -> None:
+    @pytest.mark.parametrize(
+        "write", [at(1), ExchangeWrite(Cursor(1), (RowChange(2, None, row(2)),), AttemptTally(1))]
+    )
+    async def test_what_writes_has_one(self, owner: Owner, write: ExchangeWrite) -> None:
         assert await self.exchanged_in(owner, write, None)
 
 
@@ -106,9 +112,9 @@ class TestRevisions:
         await owner.swap(at(1))
         await owner.add(row(7))
         await postgres.run("delete from {}.cursors where revision = %(last)s", last=owner.held.revision)
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
             await owner.swap(at(9))
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
             await owner.add(row(10))
 
     @pytest.mark.parametrize("how", ["plain", "with rows", "question", "release"])
@@ -125,7 +131,7 @@ class TestRevisions:
         other = Owner(postgres.progress, held)
         await other.swap(at(1))
         assert other.held.revision == owner.held.revision
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
             match how:
                 case "plain":
                     await owner.swap(at(9))
@@ -150,7 +156,7 @@ class TestRevisions:
             newest = max(one.revision for one in held)
             for one in held:
                 if one.revision < newest:
-                    with pytest.raises(Stale):
+                    with pytest.raises(StaleLane):
                         await Owner(postgres.progress, one).swap(at(5))
             await Owner(postgres.progress, max(held, key=lambda one: one.revision)).swap(at(6))
 
@@ -158,11 +164,11 @@ class TestRevisions:
         """Whatever the order, what the owner was told to be written is what the taker finds."""
         other = await postgres.another()
         for position in range(1, 30):
-            moves = (Move(position, None, row(position)),)
-            writing = asyncio.create_task(owner.swap(Write(Cursor(position), moves, Tally(1))))
+            moves = (RowChange(position, None, row(position)),)
+            writing = asyncio.create_task(owner.swap(ExchangeWrite(Cursor(position), moves, AttemptTally(1))))
             [held] = await other.take(owner.held.subscription, [0])
             await asyncio.wait([writing])
-            wrote = not isinstance(writing.exception(), Stale)
+            wrote = not isinstance(writing.exception(), StaleLane)
             assert (held.state.cursor == Cursor(position)) is wrote
             rows = await postgres.run("select 1 from {}.deliveries where position = %(at)s", at=position)
             assert bool(rows) is wrote
@@ -172,27 +178,29 @@ class TestRevisions:
 class TestTransactions:
     async def test_an_exchange_is_part_of_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
         before = owner.held
-        for write in (at(5), Write(Cursor(6), (Move(6, None, row(6)),), Tally(0, 1))):
+        for write in (at(5), ExchangeWrite(Cursor(6), (RowChange(6, None, row(6)),), AttemptTally(0, 1))):
             async with transaction(postgres) as connection:
                 await owner.swap(write, connection=connection)
             owner.held = before
         async with transaction(postgres) as connection:
-            await owner.swap(Write(Cursor(7), (Move(7, None, row(7)),), Tally(1)), connection=connection)
+            await owner.swap(
+                ExchangeWrite(Cursor(7), (RowChange(7, None, row(7)),), AttemptTally(1)), connection=connection
+            )
             await connection.commit()
         answer = await owner.ask(keys=["k"])
         assert (held_positions(answer), answer.streak) == ({"k": ([7], False)}, 0)
 
     async def test_what_was_taken_is_refused_in_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
         await postgres.progress.take(owner.held.subscription, [0])
-        for write in (at(5), Write(Cursor(6), (Move(6, None, row(6)),), Tally(0, 1))):
+        for write in (at(5), ExchangeWrite(Cursor(6), (RowChange(6, None, row(6)),), AttemptTally(0, 1))):
             async with transaction(postgres) as connection:
-                with pytest.raises(Stale):
+                with pytest.raises(StaleLane):
                     await owner.swap(write, connection=connection)
 
     async def test_a_required_row_in_it(self, postgres: PostgresKeeper, owner: Owner) -> None:
         async with transaction(postgres) as connection:
             with pytest.raises(RolledBack):
-                await owner.move(Move(3, 1, None, required=True), connection=connection)
+                await owner.move(RowChange(3, 1, None, required=True), connection=connection)
 
     @pytest.mark.parametrize("plain", [True, False])
     async def test_an_old_snapshot_does_not_hide_who_took_the_lane(
@@ -204,8 +212,10 @@ class TestTransactions:
             new = Owner(postgres.progress, held)
             for position in range(200):
                 await new.swap(at(position))
-            with pytest.raises(Stale):
-                await owner.swap(at(5) if plain else Write(Cursor(5), (), Tally(0, 1)), connection=connection)
+            with pytest.raises(StaleLane):
+                await owner.swap(
+                    at(5) if plain else ExchangeWrite(Cursor(5), (), AttemptTally(0, 1)), connection=connection
+                )
 
     async def test_who_is_writing_is_not_waited_for(self, postgres: PostgresKeeper, owner: Owner) -> None:
         subscription = owner.held.subscription
@@ -222,7 +232,7 @@ class TestTransactions:
         async with transaction(postgres) as person:
             change = "update {}.deliveries set state = 'skipped', revision = revision + 1 where position = 1"
             await person.execute(postgres.qualified(change).encode())
-            waiting = asyncio.create_task(owner.move(Move(1, 1, None), Move(2, 1, None)))
+            waiting = asyncio.create_task(owner.move(RowChange(1, 1, None), RowChange(2, 1, None)))
             await blocked(postgres)
             await person.commit()
             assert list((await waiting).moved) == [False, True]
@@ -232,7 +242,7 @@ class TestTransactions:
         await owner.add(row(1))
         async with transaction(postgres) as person:
             await person.execute(postgres.qualified("select from {}.deliveries for update").encode())
-            waiting = asyncio.create_task(owner.move(Move(1, 1, None)))
+            waiting = asyncio.create_task(owner.move(RowChange(1, 1, None)))
             [pid] = await blocked(postgres)
             await postgres.run("select pg_terminate_backend(%(pid)s::integer, 5000)", pid=pid)
             with pytest.raises(Unavailable):
@@ -244,19 +254,19 @@ class TestTransactions:
         await owner.add(row(1))
         async with transaction(postgres) as person:
             await person.execute(postgres.qualified("select from {}.deliveries for update").encode())
-            waiting = asyncio.create_task(owner.move(Move(1, 1, None)))
+            waiting = asyncio.create_task(owner.move(RowChange(1, 1, None)))
             [pid] = await blocked(postgres)
             await postgres.run("select pg_cancel_backend(%(pid)s::integer)", pid=pid)
             with pytest.raises(RolledBack):
                 await waiting
-        assert list((await owner.move(Move(1, 1, None))).moved) == [True]
+        assert list((await owner.move(RowChange(1, 1, None))).moved) == [True]
 
 
 class TestCursorsThatAreWrittenAlone:
     """Now and then one is, to remove old revisions: by then others of the same call are written."""
 
     @pytest.fixture
-    async def lanes(self, postgres: PostgresKeeper) -> list[Held]:
+    async def lanes(self, postgres: PostgresKeeper) -> list[LaneGrant]:
         """Two, of which the second is to be written alone."""
         [opened] = await postgres.progress.declare([definition(lanes=2)])
         plain, alone = [Owner(postgres.progress, held) for held in await postgres.progress.take(opened.id, [0, 1])]
@@ -268,7 +278,7 @@ class TestCursorsThatAreWrittenAlone:
     async def test_one_fails_alone(
         self,
         postgres: PostgresKeeper,
-        lanes: list[Held],
+        lanes: list[LaneGrant],
         error: Exception,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
@@ -282,11 +292,11 @@ class TestCursorsThatAreWrittenAlone:
             await postgres.progress.write([(lanes[1], at(5))])
 
     async def test_one_is_tried_again(
-        self, postgres: PostgresKeeper, lanes: list[Held], monkeypatch: pytest.MonkeyPatch
+        self, postgres: PostgresKeeper, lanes: list[LaneGrant], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         exchange, tried = PostgresProgress._exchange, []
 
-        async def fails_once(self: PostgresProgress, *args: Any, **options: Any) -> Exchanged:
+        async def fails_once(self: PostgresProgress, *args: Any, **options: Any) -> ExchangeResult:
             tried.append(args)
             if len(tried) == 1:
                 raise RolledBack("a deadlock")
@@ -321,7 +331,7 @@ class TestCounts:
                 position = 1000 * lane + number
                 await owner.add(row(position, "waiting" if number % 2 else "retrying"))
                 if number % 3 == 0:
-                    await owner.move(Move(position, 1, None))
+                    await owner.move(RowChange(position, 1, None))
 
         await asyncio.gather(*(work(lane, owner) for lane, owner in enumerate(owners)))
         counts = (await owners[0].ask(due=True)).counts

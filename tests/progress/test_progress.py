@@ -6,9 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from milepost.dispatch import Counts, Cursor, Exchange, Move, Row, State, Suspicion, Tally, Write
-from milepost.dispatch.breaker import judged
-from milepost.progress.protocol import Bare, Held, RolledBack, RowPlace, Stale
+from milepost.dispatch import (
+    AttemptTally,
+    Cursor,
+    DeliveryRow,
+    Exchange,
+    ExchangeWrite,
+    RowChange,
+    RowCounts,
+    State,
+    Suspicion,
+)
+from milepost.dispatch.breaker import breaker_state_after
+from milepost.progress.protocol import LaneGrant, RolledBack, RowLocation, RowOnly, StaleLane
 from progress.keepers import Keeper
 from progress.lanes import STALL_AFTER, Owner, asking, definition, held_positions, positions, row, taken
 
@@ -19,7 +29,7 @@ async def owner(keeper: Keeper) -> Owner:
     return Owner(keeper.progress, await taken(keeper.progress))
 
 
-async def nobody(positions: Sequence[int]) -> list[RowPlace]:
+async def nobody(positions: Sequence[int]) -> list[RowLocation]:
     """Where there are no rows."""
     assert not positions
     return []
@@ -83,7 +93,7 @@ class TestDeclare:
         held = await taken(keeper.progress)
         for lane in (0, 1):
             [held] = await keeper.progress.take(held.subscription, [lane])
-            await Owner(keeper.progress, held).swap(Write(Cursor(81_244 + lane), (), Tally(1)))
+            await Owner(keeper.progress, held).swap(ExchangeWrite(Cursor(81_244 + lane), (), AttemptTally(1)))
         [changed] = await keeper.progress.declare([definition(selects="category order")])
         assert (changed.number, changed.created) == (2, False)
         assert changed.changed is not None
@@ -111,31 +121,33 @@ class TestDeclare:
     async def test_another_order_fences_and_takes_rows_along(self, keeper: Keeper) -> None:
         held = await taken(keeper.progress, lanes=2)
         owner = Owner(keeper.progress, held)
-        await owner.swap(Write(Cursor(9), (Move(3, None, row(3)), Move(5, None, row(5))), Tally(0, 2)))
+        await owner.swap(
+            ExchangeWrite(Cursor(9), (RowChange(3, None, row(3)), RowChange(5, None, row(5))), AttemptTally(0, 2))
+        )
         await keeper.progress.release(owner.held, None)
         [other] = await keeper.progress.take(held.subscription, [1])
-        await keeper.progress.release(other, Exchange(0.0, Write(Cursor(9), (), Tally(1)), None))
+        await keeper.progress.release(other, Exchange(0.0, ExchangeWrite(Cursor(9), (), AttemptTally(1)), None))
         new = definition(lanes=3, orders="property p")
         await keeper.progress.declare([new])
 
-        async def places(positions: Sequence[int]) -> list[RowPlace]:
+        async def places(positions: Sequence[int]) -> list[RowLocation]:
             return [(position, 2, f"k{position}") for position in positions]
 
         assert await keeper.progress.reorder(held.subscription, new, places)
-        with pytest.raises(Stale):
-            await owner.swap(Write(Cursor(10), (), Tally(1)))
+        with pytest.raises(StaleLane):
+            await owner.swap(ExchangeWrite(Cursor(10), (), AttemptTally(1)))
         [last] = await keeper.progress.take(held.subscription, [2])
         found = await Owner(keeper.progress, last).ask(keys=["k3", "k5"])
         assert held_positions(found) == {"k3": ([3], False), "k5": ([5], False)}
 
 
-def passed(position: int, succeeded: int = 1) -> Write:
+def passed(position: int, succeeded: int = 1) -> ExchangeWrite:
     """A write of a cursor and nothing else."""
-    return Write(Cursor(position), (), Tally(succeeded))
+    return ExchangeWrite(Cursor(position), (), AttemptTally(succeeded))
 
 
 class TestCursorsOfSeveralSubscriptions:
-    async def held(self, keeper: Keeper, *names: str, lanes: int = 2) -> list[Held]:
+    async def held(self, keeper: Keeper, *names: str, lanes: int = 2) -> list[LaneGrant]:
         """All lanes of each of these."""
         opened = await keeper.progress.declare([definition(name, lanes=lanes) for name in names])
         return [held for one in opened for held in await keeper.progress.take(one.id, range(lanes))]
@@ -183,7 +195,7 @@ class TestCursorsOfSeveralSubscriptions:
         lanes = [(one, passed(1, 0)) for one in (failing.held, parked.held, b_other)] + [(c, passed(1))]
         answers = [one.answer for one in await keeper.progress.write(lanes) if one]
         assert [answer.rows for answer in answers] == [True, True, False, False]
-        assert [answer.counts for answer in answers] == [Counts(1, 1, 0), Counts(), Counts(), Counts()]
+        assert [answer.counts for answer in answers] == [RowCounts(1, 1, 0), RowCounts(), RowCounts(), RowCounts()]
         assert [answer.streak for answer in answers] == [STALL_AFTER, 1, 1, 0]
         assert [answer.stalled is not None for answer in answers] == [True, False, False, False]
 
@@ -230,14 +242,14 @@ class TestOwnership:
     async def test_each_write_is_the_next_revision(self, owner: Owner) -> None:
         before = owner.held.revision
         for position in range(200):
-            await owner.swap(Write(Cursor(position), (), Tally(1)))
+            await owner.swap(ExchangeWrite(Cursor(position), (), AttemptTally(1)))
         assert owner.held.revision == before + 200
         await owner.ask(due=True)
         assert owner.held.revision == before + 200
 
     async def test_what_was_written_is_found(self, owner: Owner) -> None:
         cursor = Cursor(2**62, ((2**62 + 2, 2**62 + 9), (2**62 + 11, 2**62 + 11)))
-        await owner.swap(Write(cursor, (), Tally(1)))
+        await owner.swap(ExchangeWrite(cursor, (), AttemptTally(1)))
         [held] = await owner.progress.take(owner.held.subscription, [0])
         assert held.state.cursor == cursor
 
@@ -245,13 +257,13 @@ class TestOwnership:
         other = await keeper.another()
         await owner.add(row(3))
         [held] = await other.take(owner.held.subscription, [0])
-        with pytest.raises(Stale):
-            await owner.swap(Write(Cursor(9), (), Tally(1)))
-        with pytest.raises(Stale):
-            await owner.move(Move(3, 1, None), Move(4, None, row(4)), failed=1)
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
+            await owner.swap(ExchangeWrite(Cursor(9), (), AttemptTally(1)))
+        with pytest.raises(StaleLane):
+            await owner.move(RowChange(3, 1, None), RowChange(4, None, row(4)), failed=1)
+        with pytest.raises(StaleLane):
             await owner.ask(keys=["k"])
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
             await owner.progress.release(owner.held, None)
         new = Owner(other, held)
         answer = await new.ask(keys=["k"])
@@ -262,23 +274,23 @@ class TestOwnership:
         [held] = await owner.progress.take(owner.held.subscription, [0])
         new = Owner(owner.progress, held)
         for position in range(300):
-            await new.swap(Write(Cursor(position), (), Tally(1)))
-        with pytest.raises(Stale):
-            await owner.swap(Write(Cursor(9), (), Tally(1)))
-        with pytest.raises(Stale):
+            await new.swap(ExchangeWrite(Cursor(position), (), AttemptTally(1)))
+        with pytest.raises(StaleLane):
+            await owner.swap(ExchangeWrite(Cursor(9), (), AttemptTally(1)))
+        with pytest.raises(StaleLane):
             await owner.add(row(4))
         assert not (await new.ask(due=True)).rows
 
     async def test_two_writes_of_one_revision(self, owner: Owner) -> None:
         """After an unknown outcome the lane is taken again; who goes on as if nothing had happened is refused."""
         before = owner.held
-        await owner.swap(Write(Cursor(5), (), Tally(1)))
+        await owner.swap(ExchangeWrite(Cursor(5), (), AttemptTally(1)))
         again = Owner(owner.progress, before)
-        with pytest.raises(Stale):
-            await again.swap(Write(Cursor(5), (), Tally(1)))
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
+            await again.swap(ExchangeWrite(Cursor(5), (), AttemptTally(1)))
+        with pytest.raises(StaleLane):
             await again.add(row(7))
-        await owner.swap(Write(Cursor(6), (), Tally(1)))
+        await owner.swap(ExchangeWrite(Cursor(6), (), AttemptTally(1)))
 
     async def test_released_or_vanished(self, owner: Owner) -> None:
         assert not owner.held.state.unclean
@@ -288,22 +300,24 @@ class TestOwnership:
         [third] = await owner.progress.take(owner.held.subscription, [0])
         assert third.state.unclean
         owner = Owner(owner.progress, third)
-        await owner.swap(Write(Cursor(5), (), Tally(1)))
+        await owner.swap(ExchangeWrite(Cursor(5), (), AttemptTally(1)))
         [fourth] = await owner.progress.take(owner.held.subscription, [0])
         assert fourth.state.unclean
 
     async def test_a_release_writes_what_is_left(self, owner: Owner) -> None:
         await owner.add(row(3, "running"), row(4))
-        write = Write(
-            Cursor(9), (Move(3, 1, row(3, "retrying", due=5.0, revision=2)), Move(4, 7, None)), Tally(0, 2)
+        write = ExchangeWrite(
+            Cursor(9),
+            (RowChange(3, 1, row(3, "retrying", due=5.0, revision=2)), RowChange(4, 7, None)),
+            AttemptTally(0, 2),
         )
         await owner.progress.release(owner.held, Exchange(0.0, write, None))
-        with pytest.raises(Stale):
+        with pytest.raises(StaleLane):
             await owner.swap(write)
         [held] = await owner.progress.take(owner.held.subscription, [0])
         state = held.state
         assert (state.cursor, state.unclean, state.rows, state.running) == (Cursor(9), False, True, [])
-        assert (state.counts, state.streak, state.stalled) == (Counts(1, 1, 0), 2, None)
+        assert (state.counts, state.streak, state.stalled) == (RowCounts(1, 1, 0), 2, None)
 
     async def test_a_lane_is_told_what_is_stored_of_it(self, keeper: Keeper, owner: Owner) -> None:
         """Running rows are those of an owner that vanished."""
@@ -313,7 +327,7 @@ class TestOwnership:
         assert [loaded.row for loaded in one.state.running] == [rows[1], rows[0]]
         assert (one.state.rows, one.state.streak) == (True, 2)
         [two] = await keeper.progress.take(owner.held.subscription, [1])
-        assert (two.state.rows, two.state.running, two.state.counts) == (False, [], Counts())
+        assert (two.state.rows, two.state.running, two.state.counts) == (False, [], RowCounts())
         assert abs(one.state.now - await keeper.progress.now()) < 60
 
     async def test_a_skipped_row_alone_is_no_row(self, keeper: Keeper, owner: Owner) -> None:
@@ -324,7 +338,7 @@ class TestOwnership:
     async def test_time(self, keeper: Keeper, owner: Owner) -> None:
         before = await keeper.progress.now()
         await keeper.advance(100)
-        exchange = Exchange[Bare](0.0, Write(Cursor(1), (), Tally(1)), None)
+        exchange = Exchange[RowOnly](0.0, ExchangeWrite(Cursor(1), (), AttemptTally(1)), None)
         plain = await keeper.progress.exchange(owner.held, exchange, stall_after=9, on_park="block")
         asked = await keeper.progress.exchange(
             plain.held, Exchange(0.0, None, asking(due=True)), stall_after=9, on_park="block"
@@ -334,7 +348,7 @@ class TestOwnership:
 
 class TestMoves:
     async def test_a_row_is_given_back_as_it_was(self, owner: Owner) -> None:
-        full = Row(
+        full = DeliveryRow(
             position=2**60,
             key="k 🙂",
             state=State.RETRYING,
@@ -356,20 +370,20 @@ class TestMoves:
     async def test_each_says_whether_it_found_its_revision(self, owner: Owner) -> None:
         assert (await owner.add(row(1), row(2), row(3))).moved == [True, True, True]
         answer = await owner.move(
-            Move(1, 1, row(1, "parked", revision=2)),
-            Move(2, 5, None),
-            Move(3, 1, None),
-            Move(4, 1, row(4, revision=2)),
-            Move(1_000, None, row(1_000, "unrouted", revision=1)),
+            RowChange(1, 1, row(1, "parked", revision=2)),
+            RowChange(2, 5, None),
+            RowChange(3, 1, None),
+            RowChange(4, 1, row(4, revision=2)),
+            RowChange(1_000, None, row(1_000, "unrouted", revision=1)),
         )
         assert list(answer.moved) == [True, False, True, False, True]
         again = await owner.add(row(1))
-        assert (list(again.moved), again.counts) == ([False], Counts(1, 0, 1))
+        assert (list(again.moved), again.counts) == ([False], RowCounts(1, 0, 1))
 
     async def test_a_person_comes_first(self, keeper: Keeper, owner: Owner) -> None:
         await owner.add(row(1, "parked"), row(2, "parked"))
         await keeper.person(owner.held.subscription, 1, State.RETRYING)
-        answer = await owner.move(Move(1, 1, None), Move(2, 1, None))
+        answer = await owner.move(RowChange(1, 1, None), RowChange(2, 1, None))
         assert (list(answer.moved), answer.counts.retrying) == ([False, True], 1)
         [loaded] = (await owner.ask(due=True, now=await keeper.progress.now() + 1)).due
         assert (loaded.row.revision, loaded.row.state) == (2, State.RETRYING)
@@ -377,17 +391,19 @@ class TestMoves:
     async def test_what_is_required_is_done_or_nothing_is(self, keeper: Keeper, owner: Owner) -> None:
         await owner.add(row(1, "running"), row(2, "running"))
         await keeper.person(owner.held.subscription, 1, State.SKIPPED)
-        moves = (Move(2, 1, None), Move(1, 1, None, required=True), Move(3, None, row(3)))
+        moves = (RowChange(2, 1, None), RowChange(1, 1, None, required=True), RowChange(3, None, row(3)))
         before = owner.held.revision
         with pytest.raises(RolledBack):
             await owner.move(*moves, failed=3)
         assert owner.held.revision == before
-        answer = await owner.move(Move(2, 1, None, required=True))
-        assert (list(answer.moved), answer.streak, answer.counts) == ([True], 0, Counts())
+        answer = await owner.move(RowChange(2, 1, None, required=True))
+        assert (list(answer.moved), answer.streak, answer.counts) == ([True], 0, RowCounts())
 
     async def test_questions_see_what_was_written_with_them(self, owner: Owner) -> None:
         await owner.add(row(1, "retrying", due=1500.0))
-        write = Write(Cursor(9), (Move(1, 1, None), Move(2, None, row(2, "retrying", due=1600.0))), Tally())
+        write = ExchangeWrite(
+            Cursor(9), (RowChange(1, 1, None), RowChange(2, None, row(2, "retrying", due=1600.0))), AttemptTally()
+        )
         answer = await owner.swap(write, asking(due=True, keys=["k"]))
         assert (positions(answer.due), held_positions(answer)) == ([2], {"k": ([2], False)})
 
@@ -423,8 +439,8 @@ class TestQuestions:
         await other.add(row(1, "retrying", due=5.0), row(2, "unrouted"))
         answer = await owner.ask(keys=["k"], due=True, heads_after="", unrouted_after=0, unrouted_limit=5)
         assert (answer.held, answer.due, answer.unrouted, answer.rows) == ({}, [], [], False)
-        assert answer.counts == Counts(0, 1, 1)
-        await owner.swap(Write(Cursor(1), (), Tally(1)))
+        assert answer.counts == RowCounts(0, 1, 1)
+        await owner.swap(ExchangeWrite(Cursor(1), (), AttemptTally(1)))
         assert (await other.ask(keys=["k"])).rows
 
     async def test_what_is_due(self, owner: Owner) -> None:
@@ -512,17 +528,17 @@ class TestQuestions:
         other = Owner(keeper.progress, held)
         await owner.add(row(1), row(2, "retrying"), row(3, "unrouted"), row(4, "parked"), row(5, "skipped"))
         answer = await other.add(row(6), row(7), row(8, "running"))
-        assert answer.counts == Counts(3, 1, 1)
-        answer = await owner.move(Move(1, 1, row(1, "unrouted", revision=2)), Move(2, 1, None))
-        assert answer.counts == Counts(2, 0, 2)
-        assert (await owner.swap(Write(Cursor(1), (), Tally(1)))).counts == Counts(2, 0, 2)
+        assert answer.counts == RowCounts(3, 1, 1)
+        answer = await owner.move(RowChange(1, 1, row(1, "unrouted", revision=2)), RowChange(2, 1, None))
+        assert answer.counts == RowCounts(2, 0, 2)
+        assert (await owner.swap(ExchangeWrite(Cursor(1), (), AttemptTally(1)))).counts == RowCounts(2, 0, 2)
 
     async def test_counts_after_many_exchanges(self, owner: Owner) -> None:
         for n in range(200):
             answer = await owner.add(row(n, "waiting" if n % 3 else "retrying"))
-        assert answer.counts == Counts(133, 67, 0)
-        answer = await owner.move(*(Move(n, 1, None) for n in range(199)))
-        assert answer.counts == Counts(1, 0, 0)
+        assert answer.counts == RowCounts(133, 67, 0)
+        answer = await owner.move(*(RowChange(n, 1, None) for n in range(199)))
+        assert answer.counts == RowCounts(1, 0, 0)
 
 
 class TestBreaker:
@@ -531,15 +547,15 @@ class TestBreaker:
         streak, stalled, retrying = 0, None, 0
         steps = [(0, 1), (0, 0), (0, 2), (1, 1), (1, 0), (0, 1150), (0, 70), (2, 3), (5, 0), (1, 0)]
         for number, (succeeded, failed) in enumerate(steps):
-            tally = Tally(succeeded, failed)
+            tally = AttemptTally(succeeded, failed)
             if failed:
                 retrying += 1
                 answer = await owner.add(
                     row(number, "retrying"), succeeded=succeeded, failed=failed, stall_after=stall_after
                 )
             else:
-                answer = await owner.swap(Write(Cursor(number), (), tally), stall_after=stall_after)
-            streak, stalled = judged(streak, stalled, tally, retrying, stall_after)
+                answer = await owner.swap(ExchangeWrite(Cursor(number), (), tally), stall_after=stall_after)
+            streak, stalled = breaker_state_after(streak, stalled, tally, retrying, stall_after)
             assert (answer.streak, answer.stalled) == (streak, stalled)
 
     async def test_it_is_of_all_lanes(self, keeper: Keeper, owner: Owner) -> None:
@@ -547,9 +563,9 @@ class TestBreaker:
         [held] = await keeper.progress.take(owner.held.subscription, [1])
         assert (held.state.streak, held.state.stalled) == (3, "the last 3 attempts failed")
         other = Owner(keeper.progress, held)
-        idle = await other.swap(Write(Cursor(1), (), Tally()))
+        idle = await other.swap(ExchangeWrite(Cursor(1), (), AttemptTally()))
         assert (idle.streak, idle.stalled) == (3, "the last 3 attempts failed")
-        good = await other.swap(Write(Cursor(2), (), Tally(1)))
+        good = await other.swap(ExchangeWrite(Cursor(2), (), AttemptTally(1)))
         assert (good.streak, good.stalled) == (0, None)
         answer = await owner.ask(due=True)
         assert (answer.streak, answer.stalled) == (0, None)
@@ -574,7 +590,7 @@ class TestStandings:
         held = await taken(keeper.progress, start=Cursor(5))
         ahead = Cursor(70, ((72, 75), (90, 90)))
         owner = Owner(keeper.progress, held)
-        await owner.swap(Write(ahead, (), Tally(1)))
+        await owner.swap(ExchangeWrite(ahead, (), AttemptTally(1)))
         [one] = await (await keeper.another()).standings("g", "s")
         assert [(lane.number, lane.cursor, lane.held) for lane in one.lanes] == [
             (0, ahead, True),
@@ -591,7 +607,7 @@ class TestStandings:
         assert (one.waiting, one.retrying, one.unrouted, one.parked) == (1, 1, 1, 3)
         assert (one.status, one.stalled) == ("running", None)
         await keeper.person(owner.held.subscription, 1, State.RETRYING)
-        await owner.move(Move(2, 1, None), Move(3, 1, None), failed=STALL_AFTER)
+        await owner.move(RowChange(2, 1, None), RowChange(3, 1, None), failed=STALL_AFTER)
         [one] = await keeper.progress.standings()
         assert (one.waiting, one.retrying, one.unrouted, one.parked) == (0, 2, 1, 1)
         assert one.stalled is not None

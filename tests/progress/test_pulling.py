@@ -10,9 +10,11 @@ import psycopg
 import pytest
 
 from milepost.dispatch import Cursor, Retry
-from milepost.progress.created import PostgresCreated
-from milepost.progress.protocol import Definition
-from milepost.progress.pulling import Claim, NotPulled, PostgresPulling, Reply, Request, Scanned, Settlement
+from milepost.postgres.connections import executor_of
+from milepost.progress.deliveries import Claim, ClaimReply, ClaimRequest, ClaimSettlement, NotPulled, ScannedLog
+from milepost.progress.postgres.deliveries import ClaimStatements, PostgresClaims
+from milepost.progress.postgres.operate import PostgresConsumerSubscriptions
+from milepost.progress.protocol import SubscriptionDefinition
 from progress.keepers import PostgresKeeper
 from support import until_somebody_waits_for
 
@@ -33,39 +35,39 @@ class Table:
 
     def __init__(self, keeper: PostgresKeeper) -> None:
         self.keeper = keeper
-        self.pulling = PostgresPulling(keeper.schema)
+        self.statements = ClaimStatements(keeper.schema)
+        self.pulling = self.statements.within(keeper.database)
         self.id = 0
 
     async def create(self, **settings: Any) -> "Table":
         stored = SETTINGS | settings
-        definition = Definition(
+        definition = SubscriptionDefinition(
             group="g", name="s", lanes=1, selects="all", orders=stored["ordered_by"] or "none", start=Cursor(0)
         )
-        created = PostgresCreated(self.keeper.database, self.keeper.schema)
+        created = PostgresConsumerSubscriptions(self.keeper.database, self.keeper.schema)
         await created.create(definition, stored, "update")
         opened = await created.find("g", "s")
         assert opened is not None
         self.id = opened.id
         return self
 
-    async def pull(self, limit: int = 10, executor: Any = None, scanned: Scanned | None = None) -> Reply:
-        request = Request(group="g", name="s", limit=limit, bytes=2**23, seconds=30, consumer="me")
-        told = await self.pulling.pull(
-            executor or self.keeper.database, request, own=executor is None, scanned=scanned
-        )
-        assert isinstance(told, Reply)
+    async def pull(self, limit: int = 10, connection: Any = None, scanned: ScannedLog | None = None) -> ClaimReply:
+        request = ClaimRequest(group="g", name="s", limit=limit, bytes=2**23, seconds=30, consumer="me")
+        pulling = self.pulling if connection is None else self.statements.on(connection)
+        told = await pulling.pull(request, scanned=scanned)
+        assert isinstance(told, ClaimReply)
         return told
 
-    async def convert(self, keys: Sequence[str | None], limit: int = 10) -> Reply:
+    async def convert(self, keys: Sequence[str | None], limit: int = 10) -> ClaimReply:
         """The next positions of the log, with these keys."""
         at = (await self.pull(limit=1)).position if keys else 0
         positions = list(range(at + 1, at + len(keys) + 1))
         given = None if None in keys else [key for key in keys if key is not None]
         return await self.pull(limit, scanned=page(at, positions, given))
 
-    async def settle(self, reply: Reply, positions: Sequence[int], outcome: Any = "ack") -> set[int]:
-        settlements = [Settlement(Claim(reply.id, position, reply.claim), outcome) for position in positions]
-        outcomes = await self.pulling.settle(self.keeper.database, settlements)
+    async def settle(self, reply: ClaimReply, positions: Sequence[int], outcome: Any = "ack") -> set[int]:
+        settlements = [ClaimSettlement(Claim(reply.id, position, reply.claim), outcome) for position in positions]
+        outcomes = await self.pulling.settle(settlements)
         assert outcomes is not None
         return outcomes.held
 
@@ -74,8 +76,8 @@ class Table:
         return {position: (state, head) for position, state, head in found}
 
 
-def page(at: int, positions: Sequence[int], keys: Sequence[str] | None = None, **changes: Any) -> Scanned:
-    scanned = Scanned(
+def page(at: int, positions: Sequence[int], keys: Sequence[str] | None = None, **changes: Any) -> ScannedLog:
+    scanned = ScannedLog(
         number=1,
         epoch=0,
         above=at,
@@ -88,7 +90,7 @@ def page(at: int, positions: Sequence[int], keys: Sequence[str] | None = None, *
     return msgspec.structs.replace(scanned, **changes)
 
 
-def taken(reply: Reply) -> list[int]:
+def taken(reply: ClaimReply) -> list[int]:
     return sorted([row.position for row in reply.ready] + (reply.converted or []))
 
 
@@ -221,8 +223,8 @@ class TestHeads:
         """A settlement that is under way has the key: whether the new row may run is not known then."""
         await table.create(ordered_by="stream")
         reply = await table.convert(["a"])
-        settlements = [Settlement(Claim(reply.id, 1, reply.claim), "ack")]
-        await table.pulling.settle(_executor(connection), settlements)
+        settlements = [ClaimSettlement(Claim(reply.id, 1, reply.claim), "ack")]
+        await table.statements.on(connection).settle(settlements)
         reply = await table.convert(["a", "b"])
         assert taken(reply) == [3]
         assert (await table.rows())[2] == ("waiting", None)
@@ -237,7 +239,7 @@ class TestHeads:
         await table.create(ordered_by="stream")
         reply = await table.convert(["a"])
         await table.settle(reply, [1], "retry")
-        claimed = await table.pull(executor=_executor(connection))
+        claimed = await table.pull(connection=connection)
         assert taken(claimed) == [1]
         assert taken(await table.convert(["a", "b"])) == [3]
         assert taken(await table.pull()) == []
@@ -251,7 +253,7 @@ class TestHeads:
         reply = await table.convert(["a", "a"])
         await table.settle(reply, [1], "retry")
         await table.keeper.run('update {}.deliveries set head = null where "position" = 2')
-        assert taken(await table.pull(executor=_executor(connection))) == [1]
+        assert taken(await table.pull(connection=connection)) == [1]
         assert taken(await table.pull()) == []
         assert (await table.rows())[2] == ("waiting", None)
         await connection.commit()
@@ -266,7 +268,7 @@ class TestHeads:
         reply = await table.convert(["a", "a"])
         await table.settle(reply, [1], "retry")
         assert await table.rows() == {1: ("parked", False), 2: ("waiting", True)}
-        assert taken(await table.pull(executor=_executor(connection))) == [2]
+        assert taken(await table.pull(connection=connection)) == [2]
         decision = asyncio.create_task(
             table.keeper.run(
                 "select * from {}.decide(%(id)s, array[1], array[null], array[null]::bigint[], 'retrying', "
@@ -344,7 +346,9 @@ class TestCost:
         self, table: Table, session: psycopg.AsyncConnection[Any], *, at: int, ordered: bool
     ) -> dict[str, tuple[int, int]]:
         """Everything that is done all day, ten times; what it reads of the table at most."""
-        executor, costs = _executor(session), dict[str, tuple[int, int]]()
+        # The parts of its transactions are measured; each is as short as our own.
+        pulling = PostgresClaims(table.statements, executor_of(session), own=True)
+        costs = dict[str, tuple[int, int]]()
 
         async def measured(kind: str, call: Any) -> Any:
             async with session.transaction():
@@ -355,18 +359,18 @@ class TestCost:
             costs[kind] = max(costs.get(kind, (0, 0)), cost)
             return result
 
-        request = Request(group="g", name="s", limit=10, bytes=2**23, seconds=30, consumer="me")
+        request = ClaimRequest(group="g", name="s", limit=10, bytes=2**23, seconds=30, consumer="me")
         for _ in range(10):
             positions = list(range(at + 1, at + 11))
             keys = [f"new-{position % 3}" for position in positions] if ordered else None
             scanned = page(at, positions, keys)
-            reply = await measured("pull", table.pulling.pull(executor, request, own=True, scanned=scanned))
+            reply = await measured("pull", pulling.pull(request, scanned=scanned))
             at = reply.position
             claims = [Claim(reply.id, position, reply.claim) for position in taken(reply)]
             half = len(claims) // 2
-            await measured("ack", table.pulling.settle(executor, [Settlement(c, "ack") for c in claims[:half]]))
-            await measured("fail", table.pulling.settle(executor, [Settlement(c, "retry") for c in claims[half:]]))
-            await measured("expire", table.pulling.expire(executor, table.id))
+            await measured("ack", pulling.settle([ClaimSettlement(c, "ack") for c in claims[:half]]))
+            await measured("fail", pulling.settle([ClaimSettlement(c, "retry") for c in claims[half:]]))
+            await measured("expire", pulling.expire(table.id))
         return costs
 
 
@@ -447,11 +451,11 @@ async def test_who_asks_again_is_told_what_was_refused(table: Table) -> None:
     await table.create()
     reply = await table.convert([None, None])
     settlements = [
-        Settlement(Claim(reply.id, 1, reply.claim), "ack"),
-        Settlement(Claim(reply.id, 2, uuid4().hex), "ack"),
+        ClaimSettlement(Claim(reply.id, 1, reply.claim), "ack"),
+        ClaimSettlement(Claim(reply.id, 2, uuid4().hex), "ack"),
     ]
     request = uuid4()
-    first, second = [await table.pulling.settle(table.keeper.database, settlements, id=request) for _ in range(2)]
+    first, second = [await table.pulling.settle(settlements, id=request) for _ in range(2)]
     assert first is not None
     assert second is not None
     assert (first.again, second.again) == (False, True)
@@ -460,10 +464,10 @@ async def test_who_asks_again_is_told_what_was_refused(table: Table) -> None:
 
 
 async def test_what_is_not_for_pulling(table: Table) -> None:
-    request = Request(group="g", name="s", limit=1, bytes=1, seconds=None, consumer="me")
-    assert await table.pulling.pull(table.keeper.database, request, own=True) is None
+    request = ClaimRequest(group="g", name="s", limit=1, bytes=1, seconds=None, consumer="me")
+    assert await table.pulling.pull(request) is None
     await table.create(tracking="failures")
-    told = await table.pulling.pull(table.keeper.database, request, own=True)
+    told = await table.pulling.pull(request)
     assert told == NotPulled(in_code=False, tracking="failures")
 
 
@@ -476,9 +480,3 @@ async def test_two_who_settle_in_opposite_order_do_not_wait_for_ever(table: Tabl
             table.settle(reply, positions), table.settle(reply, positions[::-1]), table.settle(reply, positions)
         )
         assert sorted(map(len, held)) == [0, 0, 50]
-
-
-def _executor(connection: psycopg.AsyncConnection[Any]) -> Any:
-    from milepost.log.connections import executor_of
-
-    return executor_of(connection)

@@ -11,8 +11,8 @@ from dispatch.simulation.message import Message
 from dispatch.simulation.questions import Questions
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.store import Refused, Store
-from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Loaded, Row
-from milepost.progress.protocol import Definition, Held, RolledBack, Stale
+from milepost.dispatch import Cursor, DeliveryRow, Exchange, ExchangeAnswer, LaneState, LoadedRow
+from milepost.progress.protocol import LaneGrant, RolledBack, StaleLane, SubscriptionDefinition
 from progress.keepers import Keeper, MemoryKeeper, PostgresKeeper
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ T = TypeVar("T")
 class Told(Questions):
     """What the simulation answers; of rows that are due the earliest are told, which the contract leaves open."""
 
-    def due(self) -> list[Loaded[Message]]:
+    def due(self) -> list[LoadedRow[Message]]:
         if not self._ask.due:
             return []
         due = [row for row in self._times() if row.due is not None and row.due <= self._ask.now]
@@ -40,7 +40,7 @@ class TwinStore(Store):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         TwinStore.made += 1
-        given = Definition(
+        given = SubscriptionDefinition(
             group="g",
             name=f"s{TwinStore.made}",
             lanes=setup.lanes,
@@ -50,7 +50,7 @@ class TwinStore(Store):
         )
         [opened] = self._run(self.keeper.progress.declare([given]))
         self._id = opened.id
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, LaneGrant] = {}
         """By the simulation's epochs."""
         self._workers: dict[int, int | None] = {}
         """Whose epochs they are, by those of the store that is tested."""
@@ -72,14 +72,14 @@ class TwinStore(Store):
         super().release(lane, epoch)
         try:
             self._run(self.keeper.progress.release(self._held[epoch], None))
-        except Stale:
+        except StaleLane:
             assert not current
         else:
             assert current
 
     def commit(
         self, lane: int, epoch: int, revision: int, exchange: Exchange[Message], evidence: Evidence
-    ) -> Answer[Message] | Refused:
+    ) -> ExchangeAnswer[Message] | Refused:
         expected = super().commit(lane, epoch, revision, exchange, evidence)
         actual = self._exchange(epoch, exchange, evidence)
         TwinStore.exchanges += 1
@@ -94,7 +94,7 @@ class TwinStore(Store):
                     self._held[epoch], exchange, stall_after=settings.stall_after, on_park=settings.on_park
                 )
             )
-        except Stale:
+        except StaleLane:
             return Refused.STALE
         except RolledBack:
             return Refused.UNMET
@@ -111,10 +111,10 @@ class TwinStore(Store):
         self._workers[epoch] = self.lanes[lane].owner
 
 
-async def change(keeper: Keeper, subscription: int, row: Row) -> None:
+async def change(keeper: Keeper, subscription: int, row: DeliveryRow) -> None:
     """A person changes a row."""
     if isinstance(keeper, MemoryKeeper):
-        keeper.memory.change(
+        keeper.change(
             subscription, row.position, state=row.state, attempts=row.attempts, due=row.due, since=row.since
         )
     elif isinstance(keeper, PostgresKeeper):
@@ -157,7 +157,7 @@ def plain(value: object) -> object:
     if isinstance(value, LaneState):
         running = sorted((_row(loaded) for loaded in value.running), key=repr)
         return value.cursor, value.rows, running, value.unclean, value.counts, value.streak, value.stalled
-    assert isinstance(value, Answer)
+    assert isinstance(value, ExchangeAnswer)
     return {
         "moved": list(value.moved),
         "held": {key: ([*map(_row, held.rows)], held.more) for key, held in value.held.items()},
@@ -172,8 +172,8 @@ def plain(value: object) -> object:
     }
 
 
-def _row(loaded: Loaded[Any]) -> Row:
-    row: Row = loaded.row
+def _row(loaded: LoadedRow[Any]) -> DeliveryRow:
+    row: DeliveryRow = loaded.row
     assert loaded.message.position == row.position
     return row.changed(since=_time(row.since), due=_time(row.due))
 

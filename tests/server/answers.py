@@ -4,7 +4,7 @@ from typing import Any
 
 import httpx
 
-from milepost.server.problems import ALL_KINDS, BASE, MEDIA_TYPE, Kind
+from milepost.server.problems import ALL_KINDS, PROBLEM_MEDIA_TYPE, PROBLEM_TYPE_BASE, ProblemKind
 
 
 def done(answer: httpx.Response) -> Any:
@@ -14,13 +14,15 @@ def done(answer: httpx.Response) -> Any:
     return answer.json()
 
 
-def problem(answer: httpx.Response, kind: Kind, *words: str) -> dict[str, Any]:
+def problem(answer: httpx.Response, kind: ProblemKind, *words: str) -> dict[str, Any]:
     """Asserts that an answer is a problem of a kind that says these words; returns it."""
     found: dict[str, Any] = answer.json()
-    assert answer.headers["content-type"] == MEDIA_TYPE
-    assert (found["type"], found["status"], answer.status_code) == (BASE + kind.slug, kind.status, kind.status), (
-        found
-    )
+    assert answer.headers["content-type"] == PROBLEM_MEDIA_TYPE
+    assert (found["type"], found["status"], answer.status_code) == (
+        PROBLEM_TYPE_BASE + kind.slug,
+        kind.status,
+        kind.status,
+    ), found
     assert found["title"] == kind.title
     for word in words:
         assert word in found["detail"], found
@@ -30,7 +32,7 @@ def problem(answer: httpx.Response, kind: Kind, *words: str) -> dict[str, Any]:
 def refused(answer: httpx.Response) -> dict[str, Any]:
     """Asserts that an answer is any problem but one of the server's own; returns it."""
     found: dict[str, Any] = answer.json()
-    assert answer.headers["content-type"] == MEDIA_TYPE
+    assert answer.headers["content-type"] == PROBLEM_MEDIA_TYPE
     assert 400 <= answer.status_code < 500, found
-    assert found["type"].removeprefix(BASE) in {kind.slug for kind in ALL_KINDS}
+    assert found["type"].removeprefix(PROBLEM_TYPE_BASE) in {kind.slug for kind in ALL_KINDS}
     return found

@@ -15,16 +15,16 @@ SERVE = """
 import asyncio, json, sys
 from milepost import Milepost
 from milepost.server import Limits, create_app
-from milepost.server import serving
+from milepost.server import process
 
 async def main(options):
-    listener = serving.listen("127.0.0.1", 0)
+    listener = process.listen("127.0.0.1", 0)
     async with Milepost() as mp:
         print(listener.getsockname()[1], flush=True)
         limits = Limits(**options.pop("limits"))
         grace = options.pop("grace")
         advertise = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        await serving.serve(create_app(mp, limits=limits, advertise=advertise, **options), listener, grace=grace)
+        await process.serve(create_app(mp, limits=limits, advertise=advertise, **options), listener, grace=grace)
 
 asyncio.run(main(json.loads(sys.argv[1])))
 """

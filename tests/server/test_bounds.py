@@ -14,22 +14,23 @@ import pytest
 from milepost import Milepost
 from milepost.client.problems import MAX_PROBLEM_BYTES
 from milepost.console import Console
-from milepost.console.admission import MOST_FIELDS
-from milepost.engine.pulling.settling import MOST as MOST_SETTLED
+from milepost.console.guard import MAX_FORM_FIELDS
+from milepost.engine.pull.settle import MAX_SETTLED_DELIVERIES as MOST_SETTLED
 from milepost.filter.filter import MAX_BYTES
 from milepost.filter.parser import MAX_LEVELS, MAX_OPERATORS
-from milepost.log.appender import MAX_MESSAGES
-from milepost.log.selection import MAX_CHOICES, MAX_PATTERN
+from milepost.log.append import MAX_APPEND_MESSAGES
+from milepost.log.query import MAX_CHOICES, MAX_PATTERN_CHARACTERS
 from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES
-from milepost.server import Limits, create_app, problems, serving
-from milepost.server.access.secret import LONGEST as LONGEST_TOKEN
-from milepost.server.http import following as http_following
-from milepost.server.limits import LONGEST_PAGE, LONGEST_WAIT, PAGE_BYTES
-from milepost.server.problems import Kind
-from milepost.server.turns import QUICK_BYTES
-from milepost.server.websocket import conversation, incoming
-from milepost.server.websocket import protocol as websocket
-from milepost.server.wire.delivery import MAX_STATES, MOST_DECIDED
+from milepost.server import Limits, create_app, problems, process
+from milepost.server import follow as http_following
+from milepost.server.access.tokens import MAX_SECRET_CHARACTERS as LONGEST_TOKEN
+from milepost.server.http import protocols as websocket
+from milepost.server.http.body import UNQUEUED_WORK_BYTES
+from milepost.server.limits import MAX_PAGE_ITEMS, MAX_WAIT_SECONDS, PAGE_BYTES
+from milepost.server.problems import ProblemKind
+from milepost.server.websocket import frames as incoming
+from milepost.server.websocket import session
+from milepost.wire.deliveries import MAX_DECIDED_DELIVERIES, MAX_STATES
 from server.answers import problem
 from server.websocket.conftest import Serve
 from server.websocket.talking import talking
@@ -62,7 +63,13 @@ Trial = Callable[[Arena], Awaitable[None]]
 
 
 def asking(
-    kind: Kind, within: Any, beyond: Any, *, path: str = "/v1/streams/a-1", method: str = "POST", **limits: Any
+    kind: ProblemKind,
+    within: Any,
+    beyond: Any,
+    *,
+    path: str = "/v1/streams/a-1",
+    method: str = "POST",
+    **limits: Any,
 ) -> Trial:
     """A trial of two bodies: bytes, or what becomes JSON."""
 
@@ -80,7 +87,7 @@ def asking(
     return trial
 
 
-def looking(kind: Kind, within: str, beyond: str, **limits: Any) -> Trial:
+def looking(kind: ProblemKind, within: str, beyond: str, **limits: Any) -> Trial:
     """A trial of two addresses."""
 
     async def trial(arena: Arena) -> None:
@@ -92,7 +99,7 @@ def looking(kind: Kind, within: str, beyond: str, **limits: Any) -> Trial:
     return trial
 
 
-def sending(kind: Kind, within: bytes, beyond: bytes, *, access: str = "local", **limits: Any) -> Trial:
+def sending(kind: ProblemKind, within: bytes, beyond: bytes, *, access: str = "local", **limits: Any) -> Trial:
     """A trial of two forms; one that is read is refused for being of no page."""
 
     async def trial(arena: Arena) -> None:
@@ -147,7 +154,7 @@ async def choices(arena: Arena) -> None:
         return "/v1/messages?" + "&".join(f"types=*.{number:03}" for number in range(count))
 
     await looking(problems.TOO_LARGE, choosing(MAX_CHOICES), choosing(MAX_CHOICES + 1))(arena)
-    most = (MAX_PATTERN - len("^(?:)$") + 1) // len("[^.]+\\.000|")
+    most = (MAX_PATTERN_CHARACTERS - len("^(?:)$") + 1) // len("[^.]+\\.000|")
     await looking(problems.TOO_LARGE, patterns(most), patterns(most + 1))(arena)
 
 
@@ -173,10 +180,10 @@ async def waiting(arena: Arena) -> None:
     await arena.mp.create_subscription("jobs", tracking="all")
     async with arena.client() as client:
         for name in ("pause", "resume"):
-            answer = await client.post(f"{path}/{name}", params={"timeout": LONGEST_WAIT})
+            answer = await client.post(f"{path}/{name}", params={"timeout": MAX_WAIT_SECONDS})
             assert answer.status_code == 200 or name == "resume"
-        problem(await client.post(f"{path}/pause", params={"timeout": LONGEST_WAIT + 1}), problems.INVALID)
-        problem(await client.post(f"{path}/pull", params={"wait": LONGEST_WAIT + 1}), problems.INVALID)
+        problem(await client.post(f"{path}/pause", params={"timeout": MAX_WAIT_SECONDS + 1}), problems.INVALID)
+        problem(await client.post(f"{path}/pull", params={"wait": MAX_WAIT_SECONDS + 1}), problems.INVALID)
 
 
 async def lists(arena: Arena) -> None:
@@ -184,9 +191,9 @@ async def lists(arena: Arena) -> None:
     server = await arena.serve()
     async with talking(server.address) as talk:
         await talk.hello()
-        await talk.say("settle", ref=1, ack=[1] * incoming.MOST)
-        assert len((await talk.expect("settled", ref=1))["refused"]) == incoming.MOST
-        await talk.say("settle", ref=2, ack=[1] * (incoming.MOST + 1))
+        await talk.say("settle", ref=1, ack=[1] * incoming.MAX_DELIVERIES_PER_LIST)
+        assert len((await talk.expect("settled", ref=1))["refused"]) == incoming.MAX_DELIVERIES_PER_LIST
+        await talk.say("settle", ref=2, ack=[1] * (incoming.MAX_DELIVERIES_PER_LIST + 1))
         await talk.expect("problem", ref=2)
 
 
@@ -194,10 +201,10 @@ async def coming_back(arena: Arena) -> None:
     await arena.mp.create_subscription("shipping")
     server = await arena.serve()
     async with talking(server.address) as talk:
-        await talk.say("hello", open=[1] * incoming.MOST_OPEN)
+        await talk.say("hello", open=[1] * incoming.MAX_OPEN_DELIVERIES)
         await talk.expect("welcome")
     async with talking(server.address) as talk:
-        await talk.say("hello", open=[1] * (incoming.MOST_OPEN + 1))
+        await talk.say("hello", open=[1] * (incoming.MAX_OPEN_DELIVERIES + 1))
         await talk.expect("problem")
         await talk.ended("refused", 4005)
 
@@ -209,8 +216,8 @@ async def routes(arena: Arena) -> None:
     long = filter_.format("x" * 4000)
     fitting = incoming.MAX_FILTER_CHARACTERS // len(long)
     async with talking(server.address) as talk:
-        await talk.hello(routes=[{"where": "a"}] * incoming.MOST_ROUTES)
-        await talk.say("configure", ref=1, routes=[{"where": "a"}] * (incoming.MOST_ROUTES + 1))
+        await talk.hello(routes=[{"where": "a"}] * incoming.MAX_CONSUMER_ROUTES)
+        await talk.say("configure", ref=1, routes=[{"where": "a"}] * (incoming.MAX_CONSUMER_ROUTES + 1))
         await talk.expect("problem", ref=1)
         await talk.say("configure", ref=2, routes=[{"where": long}] * fitting)
         await talk.expect("done", ref=2)
@@ -242,8 +249,14 @@ TRIALS: dict[str, Trial] = {
     ),
     "messages of an append, to all of its streams together": asking(
         problems.TOO_LARGE,
-        [{"stream": f"a-{number}", "messages": [{"type": "a"}] * 100} for number in range(MAX_MESSAGES // 100)],
-        [{"stream": f"a-{number}", "messages": [{"type": "a"}] * 101} for number in range(MAX_MESSAGES // 100)],
+        [
+            {"stream": f"a-{number}", "messages": [{"type": "a"}] * 100}
+            for number in range(MAX_APPEND_MESSAGES // 100)
+        ],
+        [
+            {"stream": f"a-{number}", "messages": [{"type": "a"}] * 101}
+            for number in range(MAX_APPEND_MESSAGES // 100)
+        ],
         path="/v1/streams",
     ),
     "a message": asking(problems.TOO_LARGE, message(2**20), message(2**20 + 1)),
@@ -268,8 +281,8 @@ TRIALS: dict[str, Trial] = {
     ),
     "deliveries to retry or to skip at once": asking(
         problems.INVALID,
-        positions(MOST_DECIDED),
-        positions(MOST_DECIDED + 1),
+        positions(MAX_DECIDED_DELIVERIES),
+        positions(MAX_DECIDED_DELIVERIES + 1),
         path="/v1/subscriptions/default/shipping/deliveries/retry",
     ),
     "states, of deliveries to retry or to skip": asking(
@@ -289,14 +302,14 @@ TRIALS: dict[str, Trial] = {
         problems.TOO_LARGE, b"a" * 1000, b"a" * 1001, access="tokens", stranger_bytes=1000
     ),
     "fields of a form": sending(
-        problems.INVALID, b"a=&" * (MOST_FIELDS - 1) + b"a=", b"a=&" * MOST_FIELDS + b"a="
+        problems.INVALID, b"a=&" * (MAX_FORM_FIELDS - 1) + b"a=", b"a=&" * MAX_FORM_FIELDS + b"a="
     ),
     "a frame of a consumer": frames,
     "deliveries in each list of a frame": lists,
     "deliveries that a client says it still has, when it comes back": coming_back,
     "routes of a consumer": routes,
     "messages of an answer": looking(
-        problems.INVALID, f"/v1/messages?limit={LONGEST_PAGE}", f"/v1/messages?limit={LONGEST_PAGE + 1}"
+        problems.INVALID, f"/v1/messages?limit={MAX_PAGE_ITEMS}", f"/v1/messages?limit={MAX_PAGE_ITEMS + 1}"
     ),
     "the time for which a request may wait (`wait`, `timeout`)": waiting,
 }
@@ -354,29 +367,29 @@ ELSEWHERE = {
 }
 """Limits in seconds, and of connections: files of tests, and the tests that try them."""
 NUMBERS: dict[str, list[float]] = {
-    "messages of an append, to all of its streams together": [MAX_MESSAGES],
+    "messages of an append, to all of its streams together": [MAX_APPEND_MESSAGES],
     "properties of a message": [MAX_PROPERTIES],
     "a name of a stream, a type or a property": [MAX_NAME_BYTES],
     "deliveries of a settlement": [MOST_SETTLED],
-    "deliveries to retry or to skip at once": [MOST_DECIDED],
+    "deliveries to retry or to skip at once": [MAX_DECIDED_DELIVERIES],
     "states, of deliveries to retry or to skip": [MAX_STATES],
-    "categories, streams or types to choose from": [MAX_CHOICES, MAX_PATTERN],
+    "categories, streams or types to choose from": [MAX_CHOICES, MAX_PATTERN_CHARACTERS],
     "a filter": [MAX_BYTES, MAX_OPERATORS, MAX_LEVELS],
     "a token": [LONGEST_TOKEN],
-    "fields of a form": [MOST_FIELDS],
-    "pieces of a frame": [websocket.FRAGMENTS],
-    "deliveries in each list of a frame": [incoming.MOST],
-    "deliveries that a client says it still has, when it comes back": [incoming.MOST_OPEN],
-    "routes of a consumer": [incoming.MOST_ROUTES, incoming.MAX_FILTER_CHARACTERS],
-    "frames that are wrong": [conversation.PATIENCE],
-    "the time until a consumer says hello": [conversation.HELLO],
-    "messages of an answer": [LONGEST_PAGE, PAGE_BYTES >> 20],
+    "fields of a form": [MAX_FORM_FIELDS],
+    "pieces of a frame": [websocket.MAX_FRAGMENTS],
+    "deliveries in each list of a frame": [incoming.MAX_DELIVERIES_PER_LIST],
+    "deliveries that a client says it still has, when it comes back": [incoming.MAX_OPEN_DELIVERIES],
+    "routes of a consumer": [incoming.MAX_CONSUMER_ROUTES, incoming.MAX_FILTER_CHARACTERS],
+    "frames that are wrong": [session.MAX_WRONG_FRAMES],
+    "the time until a consumer says hello": [session.HELLO_TIMEOUT_SECONDS],
+    "messages of an answer": [MAX_PAGE_ITEMS, PAGE_BYTES >> 20],
     "what is read for a follower before its client takes it": [
         http_following.PAGE_MESSAGES,
         http_following.PAGE_BYTES >> 10,
     ],
-    "the time for which a request may wait (`wait`, `timeout`)": [LONGEST_WAIT],
-    "the time for which a consumer does not answer pings": [serving.PING, serving.PING],
+    "the time for which a request may wait (`wait`, `timeout`)": [MAX_WAIT_SECONDS],
+    "the time for which a consumer does not answer pings": [process.PING_SECONDS, process.PING_SECONDS],
 }
 """What is no field of `Limits`."""
 
@@ -403,7 +416,7 @@ def test_the_table_has_each_limit_with_its_default() -> None:
         assert re.findall("[0-9][0-9,]*[0-9]|[0-9]", TABLE[name][0]) == [f"{number:,.0f}" for number in numbers], (
             name
         )
-    assert f"larger\nthan {QUICK_BYTES >> 10} KiB" in SECTION
+    assert f"larger\nthan {UNQUEUED_WORK_BYTES >> 10} KiB" in SECTION
     assert f"{MAX_PROBLEM_BYTES >> 10} KiB of a problem" in SECTION
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from milepost.errors import TooLarge
-from milepost.server.counting import checks, count_containers, depth_of
+from milepost.server.http.json_limits import check_counts, count_containers, json_depth
 
 
 def depth(value: Any) -> int:
@@ -37,19 +37,19 @@ def test_depth() -> None:
     chance = random.Random(23)
     for _ in range(2000):
         value = some(chance, 6)
-        assert depth_of(json.dumps(value, ensure_ascii=chance.random() < 0.5).encode()) == depth(value), value
+        assert json_depth(json.dumps(value, ensure_ascii=chance.random() < 0.5).encode()) == depth(value), value
 
 
 @pytest.mark.parametrize("text", [b"", b"[", b"]", b'"', b'"\\', b"]]]][[", b'{"a', b"\\\\\\"])
 def test_what_is_no_json_does_no_harm(text: bytes) -> None:
-    assert depth_of(text) <= count_containers(text)
+    assert json_depth(text) <= count_containers(text)
 
 
 def test_texts_that_end_with_a_backslash_are_not_passed_over() -> None:
     for text in ("a", "\\", '"', '\\"', "\\\\"):
         body = json.dumps([text] * 100).encode()
         with pytest.raises(TooLarge, match="more than 49 texts"):
-            list(checks(body, containers=1, texts=49))
-    list(checks(json.dumps(['"' * 1000] * 100).encode(), containers=1, texts=100))
+            list(check_counts(body, containers=1, texts=49))
+    list(check_counts(json.dumps(['"' * 1000] * 100).encode(), containers=1, texts=100))
     with pytest.raises(TooLarge, match="more than 0 arrays and objects"):
-        list(checks(b"[1]", containers=0, texts=100))
+        list(check_counts(b"[1]", containers=0, texts=100))

@@ -16,9 +16,9 @@ from schemathesis import GenerationMode
 from schemathesis.config import SchemathesisConfig
 
 from milepost import Milepost, NewMessage
-from milepost.dispatch.routes import STRATEGIES
-from milepost.server.examples import EXAMPLES
-from milepost.server.routes import application
+from milepost.dispatch.routing.routes import STRATEGIES
+from milepost.server.description import EXAMPLES
+from milepost.server.routes import make_application
 from server.websocket.conftest import Serve
 
 
@@ -31,7 +31,7 @@ def handlers() -> dict[str, HTTPRouteHandler]:
     """
     return {
         handler.operation_id: handler
-        for route in application().routes
+        for route in make_application().routes
         for handler in getattr(route, "route_handlers", ())
         if handler.resolve_include_in_schema()
     }

@@ -12,7 +12,7 @@ import pytest
 
 from milepost import Milepost, NewMessage, Retry
 from milepost.server import Server
-from milepost.server.asgi import Event, Receive, Scope, Send
+from milepost.server.http.asgi import Event, Receive, Scope, Send
 from server.hostile import HERE, text_of, values, written
 
 Schema = dict[str, Any]

@@ -13,18 +13,18 @@ import pytest
 
 from engine.consuming.taking import until
 from milepost import Message, Milepost, NewMessage
-from milepost.log.feed import Feed
-from milepost.log.reader import Page
-from milepost.log.resuming import Trail
-from milepost.server.access import doorkeeper
-from milepost.server.access.entrance import Entrance
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
-from milepost.server.events import CHUNK
-from milepost.server.http import following as http_following
+from milepost.log.postgres.feed import Feed
+from milepost.log.query import Page
+from milepost.log.resume import ResumeTrail
+from milepost.server import follow as http_following
+from milepost.server.access import authentication
+from milepost.server.access.authentication import Authenticator
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
+from milepost.server.http.sse import SSE_CHUNK_BYTES
 from milepost.server.limits import Limits
 from milepost.server.problems import INVALID, TOO_MANY
-from milepost.server.stopping import Stopping
+from milepost.server.shutdown import Shutdown
 from server.answers import problem
 from server.followers import following
 from server.process import StartServer
@@ -100,7 +100,7 @@ async def test_what_cannot_be_followed(serve: Serve) -> None:
 
 
 async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_following, "BEAT", 0.05)
+    monkeypatch.setattr(http_following, "FOLLOW_COMMENT_SECONDS", 0.05)
     async with (await serve()).client() as client, following(client) as events:
         async with asyncio.timeout(60):
             while "" not in await events.block():
@@ -112,10 +112,10 @@ async def test_silence_is_broken(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
 async def test_a_token_that_is_revoked_ends_it(
     mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(http_following, "LOOK", 0.05)
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-    secret = await tokens.make("shop", {Role.READ})
+    monkeypatch.setattr(http_following, "FOLLOW_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.05)
+    tokens = TokenStore(mp)
+    secret = await tokens.make("shop", {TokenRole.READ})
     await mp.append("order-1", NewMessage("a"))
     async with (await serve(access="tokens")).client(headers={"authorization": f"Bearer {secret}"}) as client:
         async with following(client) as events:
@@ -133,15 +133,17 @@ async def test_whoever_reads_slowly_is_not_sent_the_rest_of_a_page(
     mp: Milepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each piece of it may wait for half a minute to be taken."""
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.0)
-    await mp.append("order-1", [NewMessage("a", "x" * CHUNK)] * 3)
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-    entrance = Entrance("tokens", doorkeeper.Doorkeeper(lambda: tokens))
-    visitor = await entrance.known({}, await tokens.make("shop", {Role.READ}))
-    followed = http_following.Following(mp.follow_pages(), Trail(), visitor, entrance, Stopping())
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.0)
+    await mp.append("order-1", [NewMessage("a", "x" * SSE_CHUNK_BYTES)] * 3)
+    tokens = TokenStore(mp)
+    authenticator = Authenticator("tokens", authentication.TokenCache(lambda: tokens))
+    principal = await authenticator.authenticate_secret({}, await tokens.make("shop", {TokenRole.READ}))
+    followed = http_following.FollowerSession(
+        mp.follow_pages(), ResumeTrail(), principal, authenticator, Shutdown()
+    )
     messages = []
     async with asyncio.timeout(60):
-        async for piece in followed.counted(http_following.Followers(Limits())):
+        async for piece in followed.counted(http_following.FollowerLimit(Limits())):
             if b"order-1" in piece:
                 messages.append(piece)
                 await expire_token(mp, "shop")
@@ -220,7 +222,7 @@ async def test_who_never_reads_holds_little(mp: Milepost, serve: Serve, size: in
         await mp.append("order-1", [NewMessage("a", "x" * size)] * (3_000_000 // size))
     # The feed has the newest messages, for all together.
     await mp.append("order-1", [NewMessage("b")] * 50)
-    untaken = server.app.traffic._untaken
+    untaken = server.app.traffic._unread_answers
     idle = [idle_follower(server.port, after) for after in range(5)]
     try:
         await until(lambda: len(untaken) == 5)

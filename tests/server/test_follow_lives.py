@@ -8,7 +8,7 @@ import pytest
 
 from lossy import Lossy, lossy, until_available
 from milepost import Milepost, NewMessage
-from milepost.server.http.parameters import LAST
+from milepost.names import MAX_POSITION_NUMBER
 from server.followers import Events, following
 from server.websocket.conftest import Serve
 from support import MakeMilepost
@@ -166,7 +166,7 @@ async def test_now_leaves_out_nothing_that_an_open_transaction_holds_back(
 
 
 @pytest.mark.shard("variants", fast=["Last-Event-ID-4", "after-9223372036854775807"])
-@pytest.mark.parametrize("after", [4, 1000, LAST])
+@pytest.mark.parametrize("after", [4, 1000, MAX_POSITION_NUMBER])
 @pytest.mark.parametrize("way", ["Last-Event-ID", "after"])
 async def test_a_position_beyond_the_head(mp: Milepost, serve: Serve, way: str, after: int) -> None:
     """It is answered at once, and not waited for."""
@@ -189,7 +189,9 @@ async def messages_after(mp: Milepost, events: Events) -> list[tuple[int, str]]:
 
 
 @pytest.mark.shard("hostile", fast=["2-00000000"])
-@pytest.mark.parametrize("id", ["2-00000000", f"{LAST}-ffffffff", "0-00000000", ".".join(["3-12345678"] * 32)])
+@pytest.mark.parametrize(
+    "id", ["2-00000000", f"{MAX_POSITION_NUMBER}-ffffffff", "0-00000000", ".".join(["3-12345678"] * 32)]
+)
 async def test_ids_that_no_event_had(mp: Milepost, serve: Serve, id: str) -> None:
     """What they name is not in the log: it is given from the beginning."""
     await append(mp, "a", 3)

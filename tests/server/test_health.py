@@ -6,14 +6,13 @@ import httpx
 import pytest
 
 from milepost import Milepost, NewMessage, Unavailable
-from milepost.server import Server
-from milepost.server.http import health
+from milepost.server import Server, health
 from server.answers import done
 from support import MakeMilepost
 
 
 async def test_healthy(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 60)
+    monkeypatch.setattr(health, "READINESS_TIMEOUT_SECONDS", 60)
     for path in ("/healthz", "/readyz"):
         assert done(await client.get(path)) == {"status": "ok", "reasons": []}
         answer = await client.head(path)
@@ -23,9 +22,9 @@ async def test_healthy(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatc
 async def test_who_holds_the_horizon_is_told_and_it_is_ready(
     mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(health, "PATIENCE", 60)
-    monkeypatch.setattr(health, "FRESH", 0.0)
-    monkeypatch.setattr("milepost.log.horizon.NAME_AFTER", 0.0)
+    monkeypatch.setattr(health, "READINESS_TIMEOUT_SECONDS", 60)
+    monkeypatch.setattr(health, "READINESS_FRESH_SECONDS", 0.0)
+    monkeypatch.setattr("milepost.log.protocol.HOLDER_NAMED_SECONDS", 0.0)
     async with mp.log.database.connection() as holder:
         async with holder.transaction():
             await mp.append("order-1", NewMessage("placed"), connection=holder)
@@ -59,7 +58,7 @@ async def test_not_ready_with_a_database_that_hangs(
     async def hangs() -> int:
         return await asyncio.Future[int]()
 
-    monkeypatch.setattr(health, "PATIENCE", 0.05)
+    monkeypatch.setattr(health, "READINESS_TIMEOUT_SECONDS", 0.05)
     monkeypatch.setattr(mp, "head", hangs)
     assert (await client.get("/readyz")).status_code == 503
 
@@ -74,14 +73,14 @@ async def test_many_probes_ask_once(
         asked += 1
         return 0
 
-    monkeypatch.setattr(health, "FRESH", 3600)
+    monkeypatch.setattr(health, "READINESS_FRESH_SECONDS", 3600)
     monkeypatch.setattr(mp, "head", counted)
     await asyncio.gather(*(client.get("/readyz") for _ in range(20)))
     assert asked == 1
 
 
 async def test_not_ready_while_it_is_stopped(app: Server, client: httpx.AsyncClient) -> None:
-    app.stopping.begin()
+    app.shutdown.begin()
     answer = await client.get("/readyz")
     assert (answer.status_code, answer.json()["reasons"]) == (503, ["the server is being stopped"])
 

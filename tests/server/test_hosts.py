@@ -4,8 +4,7 @@ import httpx
 import pytest
 
 from milepost import Milepost
-from milepost.names import is_loopback
-from milepost.progress.nodes import is_loopback_url
+from milepost.names import is_loopback, is_loopback_url
 from milepost.server import create_app
 from milepost.server.problems import NOT_LOCAL, WRONG_HOST
 from server.answers import done, problem

@@ -16,14 +16,13 @@ import pytest
 from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.console import Console
-from milepost.server import serving
-from milepost.server.asgi import Event, Receive, Scope, Send, header
-from milepost.server.body import FORM, Body, Budgets
-from milepost.server.gate import Gate
+from milepost.server import process as serving
+from milepost.server.http.asgi import Event, Receive, Scope, Send, header
+from milepost.server.http.body import FORM_TYPE, BodyBudgets, RequestBody, WorkTurns
+from milepost.server.http.guard import RequestGuard
 from milepost.server.limits import Limits
-from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW, Refused
-from milepost.server.serving import Certificate
-from milepost.server.turns import Turns
+from milepost.server.problems import HEAD_TOO_LARGE, TOO_LARGE, TOO_MANY, TOO_SLOW, RequestRefused
+from milepost.server.process import TlsCertificate
 from server.answers import problem
 from server.process import StartServer
 from server.websocket.conftest import Serve
@@ -124,8 +123,10 @@ class TestBodies:
 
     async def test_a_form_whose_time_is_up_can_give_way(self) -> None:
         """Before it has heard that its time is up: whoever makes it give way is not to fail for that."""
-        body = Body({"headers": []}, _sends_nothing, Budgets(Limits(head_seconds=0.01), Turns()), FORM)
-        body.comes_from_stranger()
+        body = RequestBody(
+            {"headers": []}, _sends_nothing, BodyBudgets(Limits(head_seconds=0.01), WorkTurns()), FORM_TYPE
+        )
+        body.apply_stranger_limits()
         gave_way: list[bool] = []
 
         def give_way() -> None:
@@ -138,7 +139,7 @@ class TestBodies:
             asyncio.get_running_loop().call_later(0.02, give_way)
             # Both are due when the loop looks again, one directly after the other.
             time.sleep(0.1)  # noqa: ASYNC251
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 await waiting
         assert gave_way == [True]
 
@@ -276,13 +277,13 @@ class TestWhatStandsAroundPiecesOfABody:
     async def test_trailers_are_no_headers(self, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
         server = await serve()
         scopes: list[Scope] = []
-        answer = Gate._answer
+        answer = RequestGuard._answer
 
-        async def seen(self: Gate, scope: Scope, receive: Receive, send: Send) -> None:
+        async def seen(self: RequestGuard, scope: Scope, receive: Receive, send: Send) -> None:
             scopes.append(scope)
             await answer(self, scope, receive, send)
 
-        monkeypatch.setattr(Gate, "_answer", seen)
+        monkeypatch.setattr(RequestGuard, "_answer", seen)
         trailers = b"0\r\nAuthorization: Bearer x\r\nConnection: close\r\n\r\n"
         request = CHUNKED.replace(b"Host", b"Connection: close\r\nHost")
         answered = await asyncio.to_thread(send, server.port, request + b'c\r\n{"type":"a"}\r\n' + trailers)
@@ -366,18 +367,20 @@ def test_as_many_files_as_connections_need(
 
 class TestBeforeTlsHasBegun:
     @pytest.fixture
-    async def certificate(self, tmp_path: Path) -> Certificate:
+    async def certificate(self, tmp_path: Path) -> TlsCertificate:
         certificate, key = await asyncio.to_thread(make_certificate, tmp_path)
-        return Certificate(str(certificate), str(key))
+        return TlsCertificate(str(certificate), str(key))
 
     @pytest.mark.shard("hostile", fast=["GET / HTTP/1.1\\r\\n\\r\\n"])
     @pytest.mark.parametrize("said", [b"", b"\x16\x03\x01\x40\x00x", b"GET / HTTP/1.1\r\n\r\n"])
-    async def test_time_runs(self, serve: Serve, certificate: Certificate, said: bytes) -> None:
+    async def test_time_runs(self, serve: Serve, certificate: TlsCertificate, said: bytes) -> None:
         server = await serve(tls=certificate, head_seconds=0.1)
         assert not (await asyncio.to_thread(send, server.port, said)).startswith(b"HTTP")
         await until(lambda: not server.app.traffic.connections)
 
-    async def test_a_request_that_comes_with_its_last_words(self, serve: Serve, certificate: Certificate) -> None:
+    async def test_a_request_that_comes_with_its_last_words(
+        self, serve: Serve, certificate: TlsCertificate
+    ) -> None:
         server = await serve(tls=certificate)
         arriving, leaving = ssl.MemoryBIO(), ssl.MemoryBIO()
         context = ssl.create_default_context(cafile=certificate.certificate)
@@ -400,7 +403,7 @@ class TestBeforeTlsHasBegun:
         assert found.startswith(b"HTTP/1.1 200 OK")
         writer.close()
 
-    async def test_connections_count(self, serve: Serve, certificate: Certificate) -> None:
+    async def test_connections_count(self, serve: Serve, certificate: TlsCertificate) -> None:
         server = await serve(tls=certificate, connections=2, advertise="http://127.0.0.1:1")
         connections = server._process.server_state.connections
         silent = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(5)]
@@ -422,7 +425,7 @@ async def test_answers_that_nobody_takes_are_bounded_together(mp: Milepost, serv
     server = await serve(answers_bytes=3 * 2**20)
     await mp.append("a-1", [NewMessage("a", "x" * 1_000_000)] * 8)
     request = b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    untaken = server.app.traffic._untaken
+    untaken = server.app.traffic._unread_answers
     connections = []
     try:
         for count in range(1, 4):

@@ -5,23 +5,25 @@ import re
 from pathlib import Path
 
 import httpx
+import psycopg
 import pytest
 
 from milepost import Milepost, NoDatabase, SchemaMismatch, Unavailable, errors
-from milepost.complaints import Complaints
-from milepost.server.http import failing
+from milepost.server.http import handlers
 from milepost.server.problems import (
     ALL_KINDS,
-    BASE,
     INTERNAL,
-    KINDS,
+    INVALID,
+    KIND_OF_ERROR,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
     NOT_JSON,
     NOT_READY,
+    PROBLEM_TYPE_BASE,
     UNAVAILABLE,
-    answer_to,
+    problem_response,
 )
+from milepost.throttled_warnings import ThrottledWarnings
 from server.answers import problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "problems.md"
@@ -32,7 +34,7 @@ def test_every_error_of_the_library_has_its_kind() -> None:
         cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, errors.MilepostError)
     ]
     assert len(known) > 15
-    assert not [cls.__name__ for cls in known if cls not in KINDS]
+    assert not [cls.__name__ for cls in known if cls not in KIND_OF_ERROR]
 
 
 def test_kinds_are_told_apart() -> None:
@@ -40,8 +42,18 @@ def test_kinds_are_told_apart() -> None:
 
 
 def test_the_page_has_every_kind() -> None:
-    documented = dict(re.findall(rf"^### `{BASE}([a-z-]+)` \((\d+)\)$", PAGE.read_text(), re.MULTILINE))
+    documented = dict(
+        re.findall(rf"^### `{PROBLEM_TYPE_BASE}([a-z-]+)` \((\d+)\)$", PAGE.read_text(), re.MULTILINE)
+    )
     assert documented == {kind.slug: str(kind.status) for kind in ALL_KINDS}
+
+
+def test_a_value_that_the_database_refuses_is_the_clients_mistake() -> None:
+    told = problem_response(psycopg.DataError("text cannot contain NUL\nLINE 1: select"))
+    assert told.status == INVALID.status
+    assert b"PostgreSQL cannot take this value: text cannot contain NUL" in told.body
+    assert b"LINE 1" not in told.body
+    assert problem_response(psycopg.errors.UndefinedTable("no table")).status == INTERNAL.status
 
 
 async def test_an_error_that_nobody_foresaw_tells_nothing(
@@ -90,7 +102,7 @@ async def test_a_database_that_is_away_is_not_talked_about(
         raise Unavailable('PostgreSQL: connection to "db-7.internal" failed for user "shop"')
 
     monkeypatch.setattr(mp, "head", away)
-    monkeypatch.setattr(failing, "_complaints", Complaints(failing.logger, "the database"))
+    monkeypatch.setattr(handlers, "_complaints", ThrottledWarnings(handlers.logger, "the database"))
     for _ in range(3):
         answer = await client.get("/v1/head")
         assert problem(answer, UNAVAILABLE, "try again in a moment")["transient"] is True
@@ -142,5 +154,5 @@ async def test_json_with_a_character_set(client: httpx.AsyncClient) -> None:
 
 
 def test_text_that_cannot_be_sent_is_spelled_out() -> None:
-    answer = answer_to(errors.UnknownSubscription("a\ud800b"))
+    answer = problem_response(errors.UnknownSubscription("a\ud800b"))
     assert rb"a\\ud800b" in answer.body

@@ -16,10 +16,10 @@ from conftest import absent
 from milepost import Milepost, NewMessage
 from milepost.console import Console
 from milepost.server import create_app
-from milepost.server.access.role import EVERY_ROLE
-from milepost.server.access.tokens import Tokens
-from milepost.server.asgi import Scope
-from milepost.server.proxies import Proxies
+from milepost.server.access.permissions import ALL_ROLES
+from milepost.server.access.tokens import TokenStore
+from milepost.server.http.asgi import Scope
+from milepost.server.http.origin import TrustedProxies
 from server.websocket.conftest import serving
 from servers import NGINX, free_port, make_certificate
 from support import MakeMilepost
@@ -35,7 +35,7 @@ def seen(peer: str, **headers: str) -> tuple[str, str]:
         "client": (peer, 1234),
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
     }
-    found = Proxies(["10.0.0.0/8", "127.0.0.1", "::1"]).as_sent(scope)
+    found = TrustedProxies(["10.0.0.0/8", "127.0.0.1", "::1"]).original_scope(scope)
     return found["client"][0], found["scheme"]
 
 
@@ -83,7 +83,7 @@ def test_lines_of_one_header_are_read_together() -> None:
         (b"x-forwarded-for", b"10.2.3.4"),
     ]
     scope: Scope = {"type": "http", "scheme": "http", "client": ("10.0.0.1", 1), "headers": lines}
-    assert Proxies(["10.0.0.0/8"]).as_sent(scope)["client"][0] == "192.0.2.7"
+    assert TrustedProxies(["10.0.0.0/8"]).original_scope(scope)["client"][0] == "192.0.2.7"
 
 
 def test_a_proxy_that_says_two_things(caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +153,7 @@ async def _listens(port: int) -> bool:
 async def test_behind_nginx(mp: Milepost, make_mp: MakeMilepost, tmp_path: Path) -> None:
     """The console, an append of several MiB, what follows, and consumers."""
     await mp.create_subscription("shipping", types="small")
-    secret = await Tokens(mp.log.database, mp.settings["schema"].value).make("ada", EVERY_ROLE)
+    secret = await TokenStore(mp).make("ada", ALL_ROLES)
     async with (
         serving(make_mp(), access="tokens", pages=Console, trusted_proxies=["127.0.0.1"]) as server,
         nginx(tmp_path, server.address) as (address, certificate),

@@ -10,9 +10,9 @@ import pytest
 from engine.consuming.taking import until
 from milepost import Milepost, NewMessage
 from milepost.server import Server
-from milepost.server.access import doorkeeper, entrance
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access import authentication
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from milepost.server.problems import GOING_AWAY, INVALID, NOT_POSSIBLE, UNAUTHENTICATED, UNKNOWN_SUBSCRIPTION
 from server.answers import done, problem
 from server.websocket.conftest import Serve
@@ -85,7 +85,7 @@ async def test_waiting_for_the_first_one(mp: Milepost, client: httpx.AsyncClient
 async def test_who_waits_is_told_at_the_end(mp: Milepost, app: Server, client: httpx.AsyncClient) -> None:
     waiting = asyncio.create_task(client.post(PULL, params={"wait": 60}))
     await until(lambda: sleeps(mp, 1))
-    app.stopping.begin()
+    app.shutdown.begin()
     problem(await waiting, GOING_AWAY)
 
 
@@ -153,11 +153,11 @@ async def test_hostile_reasons(mp: Milepost, client: httpx.AsyncClient) -> None:
 async def test_one_that_waits_ends_with_its_token(
     mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
-    monkeypatch.setattr(entrance, "STAY_SECONDS", 0.02)
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.05)
+    monkeypatch.setattr(authentication, "ACCESS_RECHECK_SECONDS", 0.02)
     await mp.create_subscription("emails", category="mail", tracking="all")
-    tokens = Tokens(mp.log.database, mp.settings["schema"].value)
-    secret = await tokens.make("worker", {Role.CONSUME}, expires=timedelta(hours=1))
+    tokens = TokenStore(mp)
+    secret = await tokens.make("worker", {TokenRole.CONSUME}, expires=timedelta(hours=1))
     async with (await serve(access="tokens")).client(headers={"authorization": f"Bearer {secret}"}) as client:
         pulling = asyncio.create_task(client.post(PULL, params={"wait": 60}))
         await until(lambda: sleeps(mp, 1))

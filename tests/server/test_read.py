@@ -7,8 +7,7 @@ import httpx
 import pytest
 
 from milepost import Milepost, NewMessage
-from milepost.server import Limits, create_app
-from milepost.server.http import gathering
+from milepost.server import Limits, create_app, messages
 from milepost.server.problems import FILTER, INVALID, TOOK_TOO_LONG
 from server.answers import done, problem
 
@@ -137,7 +136,7 @@ async def test_a_page_is_bounded_in_bytes(mp: Milepost, client: httpx.AsyncClien
 async def test_a_message_larger_than_a_page_comes_alone(
     mp: Milepost, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "PAGE_BYTES", 10)
+    monkeypatch.setattr(messages, "PAGE_BYTES", 10)
     await mp.append("a-1", [NewMessage("a", "x" * 100) for _ in range(2)])
     page = done(await client.get("/v1/streams/a-1"))
     assert (len(page["messages"]), page["more"]) == (1, True)

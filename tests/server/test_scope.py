@@ -12,18 +12,17 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from milepost import InvalidMessage, Milepost, NewMessage, UnknownSubscription
-from milepost.engine.info import Overview
-from milepost.engine.trace.traced import Neighbour
+from milepost.engine.operate.info import SubscriptionOverview
+from milepost.engine.operate.trace.results import Neighbour
 from milepost.progress.memory import MemoryProgress
 from milepost.server import create_app
-from milepost.server.access import doorkeeper
-from milepost.server.access.reach import Reach, Within
-from milepost.server.access.role import EVERY_ROLE, Role
-from milepost.server.access.scope import MAX_SCOPE_NAMES, UNLIMITED, TokenScope
-from milepost.server.access.tokens import Tokens
-from milepost.server.problems import FORBIDDEN, UNKNOWN_SUBSCRIPTION, Refused
-from milepost.server.routes import application
-from milepost.server.websocket import hall
+from milepost.server.access import authentication
+from milepost.server.access.permissions import ALL_ROLES, MAX_SCOPE_NAMES, UNLIMITED_SCOPE, TokenRole, TokenScope
+from milepost.server.access.scope_guard import ScopeGuard, ScopeRule
+from milepost.server.access.tokens import TokenStore
+from milepost.server.problems import FORBIDDEN, UNKNOWN_SUBSCRIPTION, RequestRefused
+from milepost.server.routes import make_application
+from milepost.server.websocket import registry
 from server.answers import done, problem
 from server.followers import following
 from server.websocket.conftest import Serve
@@ -220,8 +219,8 @@ CASES: dict[str, Case] = {
 
 
 @pytest.fixture
-def tokens(mp: Milepost) -> Tokens:
-    return Tokens(mp.log.database, mp.settings["schema"].value)
+def tokens(mp: Milepost) -> TokenStore:
+    return TokenStore(mp)
 
 
 @pytest.fixture
@@ -248,21 +247,21 @@ async def app(log: Milepost) -> Any:
 
 @pytest.fixture(autouse=True)
 def _known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorkeeper, "FRESH_ENOUGH", 0.0)
+    monkeypatch.setattr(authentication, "UNKNOWN_TOKEN_FRESH_SECONDS", 0.0)
 
 
 @pytest.fixture
-async def scoped(app: Any, tokens: Tokens) -> AsyncIterator[httpx.AsyncClient]:
+async def scoped(app: Any, tokens: TokenStore) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a token of every role for one group and one category."""
-    secret = await tokens.make("scoped", EVERY_ROLE, groups=["billing"], categories=["order"])
+    secret = await tokens.make("scoped", ALL_ROLES, groups=["billing"], categories=["order"])
     async with client_of(app, secret) as client:
         yield client
 
 
 @pytest.fixture
-async def unscoped(app: Any, tokens: Tokens) -> AsyncIterator[httpx.AsyncClient]:
+async def unscoped(app: Any, tokens: TokenStore) -> AsyncIterator[httpx.AsyncClient]:
     """A client with a token for everything."""
-    async with client_of(app, await tokens.make("unscoped", EVERY_ROLE)) as client:
+    async with client_of(app, await tokens.make("unscoped", ALL_ROLES)) as client:
         yield client
 
 
@@ -279,20 +278,22 @@ class TestEveryOperation:
         """One that is new says how it keeps to a scope, and is tried below."""
         handlers = [
             handler
-            for route in application().routes
+            for route in make_application().routes
             for handler in getattr(route, "route_handlers", ())
             if handler.opt.get("role") is not None
         ]
         assert {handler.operation_id for handler in handlers} == set(CASES)
-        assert [handler.operation_id for handler in handlers if handler.opt["within"] is None] == []
-        everywhere = {handler.operation_id for handler in handlers if handler.opt["within"] is Within.ANY_SCOPE}
+        assert [handler.operation_id for handler in handlers if handler.opt["scope_rule"] is None] == []
+        everywhere = {
+            handler.operation_id for handler in handlers if handler.opt["scope_rule"] is ScopeRule.ANY_SCOPE
+        }
         assert everywhere == {name for name, case in CASES.items() if not case.outside} - {"metrics"}
 
     async def test_is_refused_without_a_decision(self, mp: Milepost) -> None:
-        await Reach(mp, UNLIMITED).admit(None, {})
+        await ScopeGuard(mp, UNLIMITED_SCOPE).admit(None, {})
         for scope in (TokenScope.of(["billing"], None), TokenScope.of(None, ["order"])):
-            with pytest.raises(Refused, match="This takes a token for everything"):
-                await Reach(mp, scope).admit(None, {})
+            with pytest.raises(RequestRefused, match="This takes a token for everything"):
+                await ScopeGuard(mp, scope).admit(None, {})
 
     @pytest.mark.parametrize("name", CASES)
     async def test_keeps_to_the_scope(
@@ -328,19 +329,19 @@ async def streams_of(client: httpx.AsyncClient, **parameters: Any) -> set[str]:
 
 class TestMessages:
     async def test_a_read_of_the_log_is_narrowed(
-        self, scoped: httpx.AsyncClient, app: Any, tokens: Tokens, unscoped: httpx.AsyncClient
+        self, scoped: httpx.AsyncClient, app: Any, tokens: TokenStore, unscoped: httpx.AsyncClient
     ) -> None:
         assert await streams_of(scoped) == {"order", "order-1", "order-2"}
         assert await streams_of(scoped, backwards=True, types="a") == {"order", "order-1", "order-2"}
         assert await streams_of(scoped, stream="order") == {"order"}
         assert await streams_of(unscoped) >= {"payment-1", "orderline-1", "order-1"}
         async with client_of(
-            app, await tokens.make("two", {Role.READ}, categories=["payment", "orderline"])
+            app, await tokens.make("two", {TokenRole.READ}, categories=["payment", "orderline"])
         ) as two:
             assert await streams_of(two) == {"payment-1", "payment-2", "orderline-1"}
             assert await streams_of(two, category="payment") == {"payment-1", "payment-2"}
         # Groups are of subscriptions: this one reads every stream.
-        async with client_of(app, await tokens.make("group", {Role.READ}, groups=["billing"])) as group:
+        async with client_of(app, await tokens.make("group", {TokenRole.READ}, groups=["billing"])) as group:
             assert await streams_of(group) == await streams_of(unscoped)
 
     async def test_nothing_of_a_refused_append_is_written(self, log: Milepost, scoped: httpx.AsyncClient) -> None:
@@ -352,10 +353,10 @@ class TestMessages:
         assert [await log.last(stream) for stream in streams] == [2, 1]
 
     async def test_whoever_follows_is_sent_only_what_is_theirs_wherever_they_go_on(
-        self, log: Milepost, serve: Serve, tokens: Tokens
+        self, log: Milepost, serve: Serve, tokens: TokenStore
     ) -> None:
-        secret = await tokens.make("scoped", {Role.READ}, categories=["order"])
-        everything = await tokens.make("unscoped", {Role.READ})
+        secret = await tokens.make("scoped", {TokenRole.READ}, categories=["order"])
+        everything = await tokens.make("unscoped", {TokenRole.READ})
         server = await serve(access="tokens")
         async with server.client(headers={"authorization": f"Bearer {everything}"}) as client:
             async with following(client) as events:
@@ -389,26 +390,26 @@ class TestMessages:
 
     async def test_a_trace_does_not_name_what_is_waited_for_elsewhere(self, mp: Milepost) -> None:
         neighbour = Neighbour(3, "parked", "payment-1", 1)
-        reach = Reach(mp, TokenScope.of(None, ["order"]))
-        assert reach._shown(neighbour) == Neighbour(3, "parked", None, None)
-        assert reach._shown(Neighbour(3, "parked", "order-1", 1)).stream == "order-1"
+        scope_guard = ScopeGuard(mp, TokenScope.of(None, ["order"]))
+        assert scope_guard._shown(neighbour) == Neighbour(3, "parked", None, None)
+        assert scope_guard._shown(Neighbour(3, "parked", "order-1", 1)).stream == "order-1"
 
 
 class TestSubscriptions:
     async def test_a_list_has_those_within(
-        self, scoped: httpx.AsyncClient, app: Any, tokens: Tokens, unscoped: httpx.AsyncClient
+        self, scoped: httpx.AsyncClient, app: Any, tokens: TokenStore, unscoped: httpx.AsyncClient
     ) -> None:
         async def listed(client: httpx.AsyncClient) -> set[str]:
             found = done(await client.get("/v1/subscriptions"))["subscriptions"]
             return {f"{each['group']}/{each['name']}" for each in found}
 
         assert await listed(scoped) == {"billing/invoices"}
-        async with client_of(app, await tokens.make("group", {Role.READ}, groups=["billing"])) as client:
+        async with client_of(app, await tokens.make("group", {TokenRole.READ}, groups=["billing"])) as client:
             assert await listed(client) == {"billing/invoices", "billing/payments", "billing/widest"}
             metrics = (await client.get("/metrics")).text
             assert 'subscription="payments"' in metrics
             assert "parcels" not in metrics
-        async with client_of(app, await tokens.make("category", {Role.READ}, categories=["order"])) as client:
+        async with client_of(app, await tokens.make("category", {TokenRole.READ}, categories=["order"])) as client:
             assert await listed(client) == {"billing/invoices", "shipping/parcels"}
         assert len(await listed(unscoped)) == 4
 
@@ -487,8 +488,8 @@ class TestSubscriptions:
 
             return change_and_read
 
-        monkeypatch.setattr(Overview, "one", changed_before(Overview.one))
-        monkeypatch.setattr(Overview, "all", changed_before(Overview.all))
+        monkeypatch.setattr(SubscriptionOverview, "one", changed_before(SubscriptionOverview.one))
+        monkeypatch.setattr(SubscriptionOverview, "all", changed_before(SubscriptionOverview.all))
         answer = await scoped.get(path)
         assert not re.search("payment|growing.*category", answer.text)
 
@@ -512,33 +513,33 @@ class TestSubscriptions:
     ) -> None:
         """A pause waits for a minute: what is said of the subscription then is not what was admitted."""
         await log.create_subscription("billing/growing", category="order")
-        changed, read = log.manage("billing/growing"), Overview.one
+        changed, read = log.manage("billing/growing"), SubscriptionOverview.one
 
         async def change_and_read(*arguments: Any) -> Any:
             await changed.update(category=["order", "payment"])
             return await read(*arguments)
 
         assert (await scoped.request(method, f"/v1/subscriptions{path}", json=body)).status_code == 200
-        monkeypatch.setattr(Overview, "one", change_and_read)
+        monkeypatch.setattr(SubscriptionOverview, "one", change_and_read)
         answer = await scoped.request(method, f"/v1/subscriptions{path}", json=body)
         problem(answer, FORBIDDEN)
         assert "payment" not in answer.text
 
     async def test_where_progress_is_not_known_nothing_is_within(self, database_url: str, schema: str) -> None:
         async with Milepost(database_url, schema=schema, progress=MemoryProgress()) as mp:
-            reach = Reach(mp, TokenScope.of(["billing"], ["order"]))
-            assert not (await reach.sees())("billing", "invoices")
+            scope_guard = ScopeGuard(mp, TokenScope.of(["billing"], ["order"]))
+            assert not (await scope_guard.visible_subscriptions())("billing", "invoices")
             with pytest.raises(UnknownSubscription):
-                await reach.check_subscription("billing", "invoices")
+                await scope_guard.check_subscription("billing", "invoices")
 
 
 class TestConsumers:
     async def test_whoever_connects_needs_its_subscription_within(
-        self, log: Milepost, serve: Serve, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+        self, log: Milepost, serve: Serve, tokens: TokenStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(hall, "TOKENS", 0.05)
+        monkeypatch.setattr(registry, "TOKEN_CHECK_SECONDS", 0.05)
         server = await serve(access="tokens")
-        secret = await tokens.make("scoped", {Role.CONSUME}, groups=["billing"], categories=["order"])
+        secret = await tokens.make("scoped", {TokenRole.CONSUME}, groups=["billing"], categories=["order"])
         headers = {"authorization": f"Bearer {secret}"}
         for name, category in (("taken", "order"), ("all", None), ("others", "payment")):
             await log.create_subscription(f"billing/{name}", category=category)
@@ -565,7 +566,7 @@ class TestConsumers:
 
 
 class TestMaking:
-    async def test_names(self, tokens: Tokens) -> None:
+    async def test_names(self, tokens: TokenStore) -> None:
         for groups, categories, words in (
             ([], None, "groups: must be 1 to 100 names, got 0"),
             (None, [str(number) for number in range(MAX_SCOPE_NAMES + 1)], "must be 1 to 100 names, got 101"),
@@ -577,10 +578,10 @@ class TestMaking:
             (None, ["a\0"], "category"),
         ):
             with pytest.raises(InvalidMessage) as refused:
-                await tokens.make("x", {Role.READ}, groups=groups, categories=categories)
+                await tokens.make("x", {TokenRole.READ}, groups=groups, categories=categories)
             assert words in str(refused.value)
         assert await tokens.all() == []
-        await tokens.make("x", {Role.READ}, groups=["b", "a"], categories=["c"])
+        await tokens.make("x", {TokenRole.READ}, groups=["b", "a"], categories=["c"])
         [only] = await tokens.all()
         assert (only.groups, only.categories) == (("a", "b"), ("c",))
 

@@ -15,8 +15,8 @@ import pytest
 from psycopg import sql
 
 from milepost import Context, Message, Milepost, MilepostError, NewMessage, NoDatabase, Retry, Transaction
-from milepost.engine.instrument import CallEnd
-from milepost.events import Handled
+from milepost.engine.declare.handler import CallEnd
+from milepost.engine.observe.events import Handled
 from milepost.testing import MilepostDB, SyncMilepostDB
 
 
@@ -94,6 +94,15 @@ async def test_a_copy_has_all_that_the_program_declares(milepost_db: MilepostDB,
     assert mp.settings["group"].value == "shop"
     assert mp.settings["concurrency"].value == 3
     assert [info.name for info in await mp.subscriptions()] == ["invoices", "mails"]
+
+
+def test_a_copy_pulls_in_code_that_is_not_async(milepost_db: MilepostDB, shop: Shop) -> None:
+    sync = milepost_db.use(shop.mp).sync
+    sync.create_subscription("tasks", tracking="all", category="order")
+    sync.append("order-1", Placed(1, 1000))
+    pulled = sync.pull("tasks")
+    assert [delivery.message.data for delivery in pulled] == [Placed(1, 1000)]
+    assert sync.settle(ack=pulled).moved
 
 
 async def test_the_program_stays_as_it_was(milepost_db: MilepostDB, shop: Shop) -> None:
@@ -314,7 +323,7 @@ async def until_retrying(mp: Milepost) -> None:
 async def test_a_follower_goes_on_after_an_advance(
     milepost_db: MilepostDB, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("milepost.log.wakeups.PROBE_TIMEOUT", 40.0)
+    monkeypatch.setattr("milepost.log.postgres.wakeups.PROBE_TIMEOUT_SECONDS", 40.0)
     mp = milepost_db.use(shop.mp)
     async with mp, asyncio.timeout(40):
         # Without a word the feed would sleep on, by marks of a time that is over.
@@ -420,7 +429,7 @@ def test_what_a_test_leaves_open_keeps_nobody_waiting(milepost_url: str) -> None
 @pytest.fixture
 def short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a drop look at once for who holds it up."""
-    monkeypatch.setattr("milepost.testing.teardown.LOCK_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr("milepost.testing.database.LOCK_WAIT_SECONDS", 0.05)
 
 
 LOCK = sql.SQL("lock table {}.messages")

@@ -6,7 +6,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+    """Run the command and return its exit status."""
     try:
         # Loading it takes a moment in which Ctrl-C may come, too.
         from milepost.cli.command import run

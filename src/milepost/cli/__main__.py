@@ -1,4 +1,4 @@
-"""`python -m milepost.cli` is the command, too."""
+"""Run the command as `python -m milepost.cli`."""
 
 import sys
 

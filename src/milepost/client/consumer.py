@@ -15,38 +15,47 @@ from uuid import uuid4
 
 import msgspec
 
-from milepost.client.delivery import Delivery
-from milepost.client.frames import Because, Id, OneDelivery
-from milepost.client.frames import Settled as SettledFrame
-from milepost.client.line import Line
-from milepost.client.settlements import LONGEST_ERROR, Settlement, Settlements
+from milepost.client.connection import ConsumerConnection
+from milepost.client.delivery import (
+    MAX_ERROR_CHARACTERS,
+    ClientDelivery,
+    UnconfirmedSettlement,
+    UnconfirmedSettlements,
+)
+from milepost.client.frames import ReceivedFrameDelivery
 from milepost.dispatch import Route
-from milepost.engine.consuming.consumer import BATCH_LIMIT, Settled
-from milepost.engine.consuming.delivery import EXTEND_BY, RETRY_AFTER
-from milepost.engine.consuming.endings import DRAINED, LEFT, STOPPED
-from milepost.engine.consuming.routing import Routing
-from milepost.engine.consuming.statistics import ConsumerStatistics, How, Numbers
-from milepost.engine.journal import FieldLogger
-from milepost.engine.values import checked, instances
+from milepost.engine.checks import checked, instances
+from milepost.engine.consumers.consumer import (
+    CHECK_BATCH_LIMIT,
+    REASON_DRAINED,
+    REASON_LEFT,
+    REASON_STOPPED,
+    ConsumerSettleResult,
+)
+from milepost.engine.consumers.delivery import EXTEND_BY, RETRY_AFTER
+from milepost.engine.consumers.routes import ConsumerRoutes
+from milepost.engine.observe.statistics import ConsumerStatistics, DeliveryCounters, DeliveryOutcome
+from milepost.engine.subscription_logger import FieldLogger
 from milepost.errors import ConsumerClosed, MilepostError
 from milepost.log.codec import Codec
+from milepost.wire.frames import DeliveryId, RefusedDelivery, SettledFrame
 
-PATIENCE: Final = 0.1
+UNNOTICED_WAIT_SHARE: Final = 0.1
 """The share of its time-out, at most a second of it, for which a delivery may wait for its consumer unnoticed."""
-FAREWELL: Final = 5.0
+FINAL_ANSWERS_SECONDS: Final = 5.0
 """Seconds for the answers to what was settled, when a consumer leaves."""
-TIMED_OUT: Final = "timed out"
-WAITED: Final = "waited here for too long, and went to others"
-RECALLED: Final = "was called back by the server, and comes again"
+TIMED_OUT_REASON: Final = "timed out"
+WAITED_REASON: Final = "waited here for too long, and went to others"
+RECALLED_REASON: Final = "was called back by the server, and comes again"
 
 _logger = logging.getLogger("milepost.client")
 
 
-class _Drained(ConsumerClosed, StopAsyncIteration):
+class _ConsumerDrained(ConsumerClosed, StopAsyncIteration):
     """Ends the loop over a consumer that was drained."""
 
 
-class Consumer:
+class ClientConsumer:
     """Deliveries as they come, from the beginning of a block to its end: `async for delivery in consumer`.
 
     It outlives its connection: it comes back, to another node if need be, with what it has and what it has said of
@@ -61,45 +70,45 @@ class Consumer:
         self,
         address: tuple[str, str],
         routes: Sequence[Route],
-        line: Callable[["Consumer"], Line],
+        connection: Callable[["ClientConsumer"], ConsumerConnection],
         codec: Codec,
-        ended: Callable[["Consumer"], None],
+        ended: Callable[["ClientConsumer"], None],
     ) -> None:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
         """The machine, the process and a name of its own."""
-        self.numbers = Numbers()
+        self.numbers = DeliveryCounters()
         self.standby = False
         """Whether another process owns the subscription: this one takes over when that leaves."""
         self.draining = False
-        self.settlements = Settlements()
+        self.settlements = UnconfirmedSettlements()
         self.timeout = 30.0
         """Seconds for a delivery, as the server said."""
         self._address = address
-        self._routing = Routing(routes)
-        self._new_line = line
-        self._line: Line | None = None
+        self._routing = ConsumerRoutes(routes)
+        self._new_connection = connection
+        self._connection: ConsumerConnection | None = None
         self._codec = codec
         self._ended = ended
-        self._open: dict[Id, Delivery] = {}
+        self._open: dict[DeliveryId, ClientDelivery] = {}
         """What the server takes for this consumer's, as far as it is known here."""
-        self._arrived: deque[Delivery] = deque()
+        self._arrived: deque[ClientDelivery] = deque()
         self._news = asyncio.Event()
         self._answered = asyncio.Event()
         self._closed: str | None = None
         self._closed_detail = ""
-        self._journal = FieldLogger(_logger, {"subscription": address[1], "group": address[0]})
+        self._field_logger = FieldLogger(_logger, {"subscription": address[1], "group": address[0]})
 
     # Coming and going
 
     async def __aenter__(self) -> Self:
-        if self._line is not None or self._closed is not None:
+        if self._connection is not None or self._closed is not None:
             raise RuntimeError("a consumer is entered once")
-        self._line = self._new_line(self)
+        self._connection = self._new_connection(self)
         try:
-            await self._line.begin()
+            await self._connection.begin()
         except BaseException:
-            self.close(LEFT)
-            await self._line.end()
+            self.close(REASON_LEFT)
+            await self._connection.end()
             raise
         return self
 
@@ -108,7 +117,7 @@ class Consumer:
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, ConsumerClosed) and self._closed is None:
             self._fail_taken(f"its consumer ended by {type(error).__name__}: {error}")
-        await self.leave(LEFT)
+        await self.leave(REASON_LEFT)
 
     def _fail_taken(self, reason: str) -> None:
         for delivery in list(self._open.values()):
@@ -117,13 +126,13 @@ class Consumer:
 
     async def leave(self, reason: str) -> None:
         """Ends it: what it has said is still told, and what it has goes to others."""
-        line = self.line
+        connection = self.connection
         if self._closed is None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FAREWELL):
+                async with asyncio.timeout(FINAL_ANSWERS_SECONDS):
                     await self._all_answered()
         self.close(reason)
-        await line.end()
+        await connection.end()
         self._ended(self)
 
     async def _all_answered(self) -> None:
@@ -132,11 +141,11 @@ class Consumer:
             await self._answered.wait()
 
     @property
-    def line(self) -> Line:
+    def connection(self) -> ConsumerConnection:
         """Its connection."""
-        if self._line is None:
+        if self._connection is None:
             raise RuntimeError("a consumer is used inside `async with`")
-        return self._line
+        return self._connection
 
     @property
     def closed(self) -> str | None:
@@ -148,7 +157,8 @@ class Consumer:
         if self._closed is None:
             self._closed, self._closed_detail = reason, f": {detail}" if detail else ""
             self.lose_all(
-                f"is no longer this consumer's, which has ended: {reason}", quiet=reason in (LEFT, STOPPED)
+                f"is no longer this consumer's, which has ended: {reason}",
+                quiet=reason in (REASON_LEFT, REASON_STOPPED),
             )
         self._wake()
 
@@ -156,33 +166,33 @@ class Consumer:
         self._news.set()
         self._answered.set()
 
-    def complain(self, problem: str, error: BaseException | None = None) -> None:
+    def warn(self, problem: str, error: BaseException | None = None) -> None:
         """Writes down what somebody should know."""
-        self._journal.warning("%s: %s", self._address[1], problem, exc_info=error)
+        self._field_logger.warning("%s: %s", self._address[1], problem, exc_info=error)
 
     # Taking
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> Delivery:
+    async def __anext__(self) -> ClientDelivery:
         return (await self.next_batch(1))[0]
 
-    async def batches(self, limit: int = 100) -> AsyncIterator[list[Delivery]]:
+    async def batches(self, limit: int = 100) -> AsyncIterator[list[ClientDelivery]]:
         """Deliveries as they come, in lists: what is there, at most so many, without waiting for more."""
-        with suppress(_Drained):
+        with suppress(_ConsumerDrained):
             while True:
                 yield await self.next_batch(limit)
 
-    async def next_batch(self, limit: int = 100) -> list[Delivery]:
+    async def next_batch(self, limit: int = 100) -> list[ClientDelivery]:
         """What is there, at most so many; waits for the first."""
-        checked("limit", BATCH_LIMIT, limit)
+        checked("limit", CHECK_BATCH_LIMIT, limit)
         while not (batch := self._taken(limit)):
             await self._more()
         return batch
 
-    def _taken(self, limit: int) -> list[Delivery]:
-        now, batch = monotonic(), list[Delivery]()
+    def _taken(self, limit: int) -> list[ClientDelivery]:
+        now, batch = monotonic(), list[ClientDelivery]()
         while self._arrived and len(batch) < limit:
             delivery = self._arrived.popleft()
             if delivery.lost is None:
@@ -190,32 +200,32 @@ class Consumer:
                 batch.append(delivery)
         return batch
 
-    def _begin(self, delivery: Delivery, now: float) -> None:
+    def _begin(self, delivery: ClientDelivery, now: float) -> None:
         """Its user has it from now on, and the whole time for it."""
         delivery.begun = now
-        if now - delivery.since > min(1.0, self.timeout * PATIENCE):
+        if now - delivery.since > min(1.0, self.timeout * UNNOTICED_WAIT_SHARE):
             self._extend([delivery], self.timeout)
 
     async def _more(self) -> None:
         """Waits until there may be something to take; raises `ConsumerClosed` if there never is."""
-        if self._closed == DRAINED:
-            raise _Drained(DRAINED)
-        self.refuse_if_closed()
+        if self._closed == REASON_DRAINED:
+            raise _ConsumerDrained(REASON_DRAINED)
+        self.raise_if_closed()
         self._news.clear()
         await self._news.wait()
 
-    def refuse_if_closed(self) -> None:
+    def raise_if_closed(self) -> None:
         """Raises `ConsumerClosed` if it has ended."""
         if self._closed is not None:
             raise ConsumerClosed(self._closed, self._closed_detail)
 
-    # What the line tells
+    # What the connection tells
 
-    def take(self, deliveries: Sequence[OneDelivery]) -> None:
+    def take(self, deliveries: Sequence[ReceivedFrameDelivery]) -> None:
         """Deliveries have come."""
         now = monotonic()
         for one in deliveries:
-            delivery = Delivery(
+            delivery = ClientDelivery(
                 self,
                 one.message.message(self._codec),
                 id=one.id,
@@ -231,7 +241,7 @@ class Consumer:
         self._news.set()
 
     @property
-    def open(self) -> Collection[Id]:
+    def open(self) -> Collection[DeliveryId]:
         """What it has, by the server's numbers."""
         return self._open.keys()
 
@@ -240,54 +250,54 @@ class Consumer:
         """How many deliveries it asks for at the most."""
         return sum(route.capacity for route in self.routes)
 
-    def keep(self) -> None:
+    def extend_waiting(self) -> None:
         """What waits here for its user is not to time out; what has waited for too long goes to others."""
         now = monotonic()
         waiting = [each for each in self._arrived if each.lost is None]
-        self._give_back([each for each in waiting if now - each.arrived > self.timeout], WAITED)
+        self._give_back([each for each in waiting if now - each.arrived > self.timeout], WAITED_REASON)
         self._extend(
             [each for each in waiting if each.lost is None and now - each.since > self.timeout / 4], self.timeout
         )
 
     def recalled(self) -> None:
         """Nothing is to run for a moment: what waits here for its user goes back at once."""
-        self._give_back([each for each in self._arrived if each.lost is None], RECALLED)
+        self._give_back([each for each in self._arrived if each.lost is None], RECALLED_REASON)
 
-    def _give_back(self, deliveries: Sequence[Delivery], why: str) -> None:
+    def _give_back(self, deliveries: Sequence[ClientDelivery], why: str) -> None:
         """Nobody has begun with these."""
         for delivery in deliveries:
             delivery.lost = why
-            self.settlements.add(Settlement(delivery, "back"))
+            self.settlements.add(UnconfirmedSettlement(delivery, "back"))
         if deliveries:
             self._forget_lost()
-            self.line.speak()
+            self.connection.wake_sender()
 
     def _forget_lost(self) -> None:
         waiting = [delivery for delivery in self._arrived if delivery.lost is None]
         self._arrived.clear()
         self._arrived.extend(waiting)
 
-    def resumed(self, still_open: Iterable[Id]) -> None:
-        """The server has kept it, with these; the line says when it has told of all the others."""
+    def resumed(self, still_open: Iterable[DeliveryId]) -> None:
+        """The server has kept it, with these; the connection says when it has told of all the others."""
         kept = set(still_open)
         self.settlements.resumed(kept)
 
-    def sure(self, gone: Iterable[Id]) -> None:
+    def confirm_gone(self, gone: Iterable[DeliveryId]) -> None:
         """The server has told what it took away meanwhile: what else is not open any more was settled."""
-        for settlement in self.settlements.sure():
+        for settlement in self.settlements.take_confirmed():
             self._resolve(settlement, None)
         unsettled = [each for each in gone if each in self._open and not self._open[each].settled]
-        self.lost([Because(each, "it was taken away while the connection was cut") for each in unsettled])
+        self.lost([RefusedDelivery(each, "it was taken away while the connection was cut") for each in unsettled])
         self._wake()
 
-    def lost(self, lost: Sequence[Because]) -> None:
+    def lost(self, lost: Sequence[RefusedDelivery]) -> None:
         """Deliveries are no longer its own."""
         told = [each for each in lost if each.id in self._open]
-        for settlement, reason in self.settlements.taken_away(told):
-            self._resolve(settlement, _why(reason))
+        for settlement, reason in self.settlements.remove_lost(told):
+            self._resolve(settlement, _lost_sentence(reason))
         for each in told:
             if (delivery := self._open.pop(each.id, None)) is not None:
-                self._mark(delivery, _why(each.reason), timed_out=each.reason == TIMED_OUT)
+                self._mark(delivery, _lost_sentence(each.reason), timed_out=each.reason == TIMED_OUT_REASON)
         self._forget_lost()
         self._wake()
 
@@ -298,7 +308,7 @@ class Consumer:
         if (taken or unanswered) and not quiet:
             positions = sorted({each.position for each in (*taken, *(one.delivery for one in unanswered))})
             shown = ", ".join(map(str, positions[:10])) + ("…" if len(positions) > 10 else "")
-            self.complain(f"lost {len(positions):,} deliveries that were open here, at {shown}: each {why}")
+            self.warn(f"lost {len(positions):,} deliveries that were open here, at {shown}: each {why}")
         for delivery in self._open.values():
             delivery.lost = delivery.lost or why
         self._open.clear()
@@ -307,13 +317,13 @@ class Consumer:
             settlement.resolve(why)
         self._wake()
 
-    def _mark(self, delivery: Delivery, why: str, *, timed_out: bool) -> None:
+    def _mark(self, delivery: ClientDelivery, why: str, *, timed_out: bool) -> None:
         delivery.lost = why
         if timed_out:
             self.numbers.settled("timeout", [self.timeout])
-            self._failed(TIMED_OUT)
+            self._failed(TIMED_OUT_REASON)
         if delivery.begun is not None and not delivery.settled:
-            self.complain(f"the message at position {delivery.position} {why}")
+            self.warn(f"the message at position {delivery.position} {why}")
 
     def answer(self, frame: SettledFrame) -> None:
         """The server has answered."""
@@ -321,7 +331,7 @@ class Consumer:
             self._resolve(settlement, refusal)
         self._wake()
 
-    def trouble(self, ref: object, error: MilepostError) -> bool:
+    def frame_failed(self, ref: object, error: MilepostError) -> bool:
         """A frame had no effect; whether it was one with settlements."""
         failed = self.settlements.failed(ref)
         for settlement in failed:
@@ -329,7 +339,7 @@ class Consumer:
         self._wake()
         return bool(failed)
 
-    def _resolve(self, settlement: Settlement, refusal: str | None) -> None:
+    def _resolve(self, settlement: UnconfirmedSettlement, refusal: str | None) -> None:
         delivery, how = settlement.delivery, settlement.how
         if how is not None or refusal is not None:
             self._open.pop(delivery.id, None)
@@ -338,7 +348,7 @@ class Consumer:
         if refusal is not None:
             delivery.lost = delivery.lost or refusal
             if settlement.answer is None:
-                self.complain(f"the message at position {delivery.position} {refusal}")
+                self.warn(f"the message at position {delivery.position} {refusal}")
         elif how is not None:
             self.numbers.settled(how, [monotonic() - (delivery.begun or delivery.since)])
             if how in ("retry", "park"):
@@ -350,42 +360,42 @@ class Consumer:
 
     # Settling
 
-    def settle_soon(self, delivery: Delivery, how: How, **words: Any) -> bool:
+    def settle_soon(self, delivery: ClientDelivery, how: DeliveryOutcome, **words: Any) -> bool:
         """Settles a delivery without waiting for the answer; False if it is known to be no longer its own."""
-        return self._said(delivery, how, words) is not None
+        return self._queue_settlement(delivery, how, words) is not None
 
-    async def settle_one(self, delivery: Delivery, how: How, **words: Any) -> None:
+    async def settle_one(self, delivery: ClientDelivery, how: DeliveryOutcome, **words: Any) -> None:
         """Settles a delivery; raises `Lost` if it is no longer its own."""
-        answer = self._said(delivery, how, words, wait=True)
+        answer = self._queue_settlement(delivery, how, words, wait=True)
         if answer is None or answer.answer is None:
-            raise delivery.why_lost()
+            raise delivery.lost_error()
         if await answer.answer is not None:
             delivery.settled = False
-            raise delivery.why_lost()
+            raise delivery.lost_error()
 
-    def _said(
-        self, delivery: Delivery, how: How, words: dict[str, Any], *, wait: bool = False
-    ) -> Settlement | None:
-        checked_words = _checked(words)
+    def _queue_settlement(
+        self, delivery: ClientDelivery, how: DeliveryOutcome, words: dict[str, Any], *, wait: bool = False
+    ) -> UnconfirmedSettlement | None:
+        checked_words = _checked_words(words)
         if delivery.settled or delivery.lost is not None:
             return None
         delivery.settled = True
         answer = asyncio.get_running_loop().create_future() if wait else None
-        settlement = Settlement(delivery, how, checked_words, answer)
+        settlement = UnconfirmedSettlement(delivery, how, checked_words, answer)
         self.settlements.add(settlement)
-        self.line.speak()
+        self.connection.wake_sender()
         return settlement
 
     async def settle(
         self,
         *,
-        ack: Iterable[Delivery] = (),
-        retry: Iterable[Delivery] = (),
-        park: Iterable[Delivery] = (),
-        skip: Iterable[Delivery] = (),
+        ack: Iterable[ClientDelivery] = (),
+        retry: Iterable[ClientDelivery] = (),
+        park: Iterable[ClientDelivery] = (),
+        skip: Iterable[ClientDelivery] = (),
         after: float | None = None,
         reason: str = "",
-    ) -> Settled:
+    ) -> ConsumerSettleResult:
         """Settles several at once; tells which were refused, since they are no longer this consumer's.
 
         `after` is for those that are tried again, as `reason` is for all but those that are done.
@@ -393,14 +403,14 @@ class Consumer:
         words: dict[str, Any] = {"reason": reason}
         # All of it is looked at before anything is settled.
         checked("after", RETRY_AFTER, after)
-        given: tuple[tuple[How, list[Delivery], dict[str, Any]], ...] = (
-            ("ack", instances("ack", Delivery, ack), {}),
-            ("retry", instances("retry", Delivery, retry), {**words, "after": after}),
-            ("park", instances("park", Delivery, park), words),
-            ("skip", instances("skip", Delivery, skip), words),
+        given: tuple[tuple[DeliveryOutcome, list[ClientDelivery], dict[str, Any]], ...] = (
+            ("ack", _deliveries("ack", ack), {}),
+            ("retry", _deliveries("retry", retry), {**words, "after": after}),
+            ("park", _deliveries("park", park), words),
+            ("skip", _deliveries("skip", skip), words),
         )
         asked = [
-            (delivery, self._said(delivery, how, with_words, wait=True))
+            (delivery, self._queue_settlement(delivery, how, with_words, wait=True))
             for how, deliveries, with_words in given
             for delivery in deliveries
         ]
@@ -408,39 +418,41 @@ class Consumer:
         for delivery, settlement in asked:
             is_late = settlement is None or settlement.answer is None or await settlement.answer is not None
             (refused if is_late else moved).append(delivery.position)
-        return Settled(tuple(moved), tuple(refused))
+        return ConsumerSettleResult(tuple(moved), tuple(refused))
 
-    async def extend(self, delivery: Delivery, seconds: float) -> None:
+    async def extend(self, delivery: ClientDelivery, seconds: float) -> None:
         """Gives a delivery so many seconds from now; raises `Lost` if it is no longer its own."""
         checked("seconds", EXTEND_BY, seconds)
         if delivery.settled or delivery.lost is not None:
-            raise delivery.why_lost()
+            raise delivery.lost_error()
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self.settlements.add(Settlement(delivery, None, {"seconds": seconds}, answer))
-        self.line.speak()
+        self.settlements.add(UnconfirmedSettlement(delivery, None, {"seconds": seconds}, answer))
+        self.connection.wake_sender()
         if await answer is not None:
-            raise delivery.why_lost()
+            raise delivery.lost_error()
 
-    def _extend(self, deliveries: Iterable[Delivery], seconds: float) -> None:
+    def _extend(self, deliveries: Iterable[ClientDelivery], seconds: float) -> None:
         now = monotonic()
         for delivery in deliveries:
             delivery.since = now
-            self.settlements.add(Settlement(delivery, None, {"seconds": seconds}))
+            self.settlements.add(UnconfirmedSettlement(delivery, None, {"seconds": seconds}))
         if self.settlements.is_waiting:
-            self.line.speak()
+            self.connection.wake_sender()
 
-    def tell(self, delivery: Delivery, how: How, words: dict[str, Any], error: Exception) -> None:
+    def log_failure(
+        self, delivery: ClientDelivery, how: DeliveryOutcome, words: dict[str, Any], error: Exception
+    ) -> None:
         """Writes down what a block raised, as the library does."""
         if "error" in words:
             text = (
                 f"position {delivery.position} of {delivery.message.stream}: failed at attempt {delivery.attempt}"
             )
-            self._journal.warning("%s: %s: %s", self._address[1], text, words["reason"], exc_info=error)
+            self._field_logger.warning("%s: %s: %s", self._address[1], text, words["reason"], exc_info=error)
 
     async def stop(self) -> None:
         """It ends: what it has goes to others."""
-        self.close(STOPPED)
-        await self.line.end()
+        self.close(REASON_STOPPED)
+        await self.connection.end()
 
     # Changing
 
@@ -464,24 +476,24 @@ class Consumer:
         """One route less; what came by it stays. ValueError if there is no such route, or it is the only one."""
         await self._reroute(self._routing.without(route))
 
-    async def _reroute(self, routing: Routing) -> None:
-        self.refuse_if_closed()
+    async def _reroute(self, routing: ConsumerRoutes) -> None:
+        self.raise_if_closed()
         before, self._routing = self._routing, routing
         if self.draining:
             return
         try:
-            await self.line.configure()
+            await self.connection.configure()
         except MilepostError:
             self._routing = before
             raise
 
     async def drain(self) -> None:
         """Gets nothing new; what it has is still to be settled, and then the loop over it ends."""
-        if self._closed == DRAINED:
+        if self._closed == REASON_DRAINED:
             return
-        self.refuse_if_closed()
+        self.raise_if_closed()
         self.draining = True
-        await self.line.drain()
+        await self.connection.drain()
 
     # Looking
 
@@ -499,22 +511,29 @@ class Consumer:
         return f"Consumer({'/'.join(self._address)!r})"
 
 
-def _checked(words: dict[str, Any]) -> dict[str, Any]:
+def _deliveries(name: str, given: Iterable[ClientDelivery]) -> list[ClientDelivery]:
+    # Both kinds of consumers call them the same: whoever uses them need not know which kind it is.
+    return instances(name, ClientDelivery, given, called="Delivery")
+
+
+def _checked_words(words: dict[str, Any]) -> dict[str, Any]:
     """What is said of a delivery, as it can be sent."""
     if "after" in words:
         checked("after", RETRY_AFTER, words["after"])
     return {
-        name: _text(value) if isinstance(value, str) else value
+        name: _encodable_end(value) if isinstance(value, str) else value
         for name, value in words.items()
         if value is not None
     }
 
 
-def _text(value: str) -> str:
+def _encodable_end(value: str) -> str:
     """Without halves of surrogate pairs, which cannot be sent; the end of a long one is what tells most."""
-    return value[-LONGEST_ERROR:].encode(errors="backslashreplace").decode()
+    return value[-MAX_ERROR_CHARACTERS:].encode(errors="backslashreplace").decode()
 
 
-def _why(reason: str) -> str:
+def _lost_sentence(reason: str) -> str:
     """Why a delivery was lost, as the end of a sentence."""
-    return "timed out: it may be with another consumer by now" if reason == TIMED_OUT else f"is lost: {reason}"
+    return (
+        "timed out: it may be with another consumer by now" if reason == TIMED_OUT_REASON else f"is lost: {reason}"
+    )

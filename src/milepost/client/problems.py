@@ -10,18 +10,18 @@ from milepost.errors import MilepostError, NotAllowed, Unavailable
 
 MAX_PROBLEM_BYTES: Final = 2**18
 """What is longer is no problem that a server tells: it is not looked into."""
-LONGEST_DETAIL: Final = 10_000
+MAX_DETAIL_CHARACTERS: Final = 10_000
 """Characters of what a server says that are kept."""
-BASE: Final = "/problems/"
+PROBLEM_TYPE_BASE: Final = "/problems/"
 
 
-class TookTooLong(MilepostError):
+class ReadTookTooLong(MilepostError):
     """A read found nothing for so long that the server ended it; `next` is where to go on, if it got anywhere."""
 
     next: int | None
 
 
-ERRORS: Final[Mapping[str, type[MilepostError]]] = {
+ERROR_OF_SLUG: Final[Mapping[str, type[MilepostError]]] = {
     "invalid": errors.InvalidMessage,
     "beyond-head": errors.InvalidMessage,
     "filter": errors.FilterError,
@@ -47,11 +47,11 @@ ERRORS: Final[Mapping[str, type[MilepostError]]] = {
     "too-slow": Unavailable,
     "too-many": Unavailable,
     "going-away": Unavailable,
-    "took-too-long": TookTooLong,
+    "took-too-long": ReadTookTooLong,
 }
 """Which error each kind of problem is; any other is a `MilepostError`."""
 
-FIELDS: Final[Mapping[type[MilepostError], Mapping[str, Any]]] = {
+ERROR_FIELDS: Final[Mapping[type[MilepostError], Mapping[str, Any]]] = {
     errors.InvalidMessage: {"field": str},
     errors.FilterError: {"kind": str, "offset": int},
     errors.UnknownSubscription: {"name": str},
@@ -61,12 +61,12 @@ FIELDS: Final[Mapping[type[MilepostError], Mapping[str, Any]]] = {
     errors.NotConfirmed: {"subscription": str, "workers": tuple[str, ...]},
     errors.ConsumerClosed: {"reason": str},
     NotAllowed: {"role": str | None},
-    TookTooLong: {"next": int | None},
+    ReadTookTooLong: {"next": int | None},
 }
 """What an error has besides its words, and what it has to be."""
 
 
-class Problem(msgspec.Struct, frozen=True):
+class ReceivedProblem(msgspec.Struct, frozen=True):
     """What every problem has."""
 
     type: str = ""
@@ -74,31 +74,35 @@ class Problem(msgspec.Struct, frozen=True):
     transient: bool = False
 
 
-def error_of(body: bytes, status: int, node: object) -> MilepostError:
+def error_of_answer(body: bytes, status: int, node: object) -> MilepostError:
     """The error that an answer with this status tells."""
     if len(body) > MAX_PROBLEM_BYTES:
-        return _no_problem(status, node)
+        return _error_without_problem(status, node)
     try:
-        problem = msgspec.json.decode(body, type=Problem)
+        problem = msgspec.json.decode(body, type=ReceivedProblem)
         members = msgspec.json.decode(body, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return _no_problem(status, node)
-    return _remade(problem, members) if problem.type.startswith(BASE) else _no_problem(status, node)
+        return _error_without_problem(status, node)
+    return (
+        _error_of_problem(problem, members)
+        if problem.type.startswith(PROBLEM_TYPE_BASE)
+        else _error_without_problem(status, node)
+    )
 
 
-def _remade(problem: Problem, members: Mapping[str, Any]) -> MilepostError:
+def _error_of_problem(problem: ReceivedProblem, members: Mapping[str, Any]) -> MilepostError:
     """The error of a problem, with the fields that it has in the library."""
-    kind = ERRORS.get(problem.type.removeprefix(BASE), MilepostError)
+    kind = ERROR_OF_SLUG.get(problem.type.removeprefix(PROBLEM_TYPE_BASE), MilepostError)
     error = kind.__new__(kind)
-    Exception.__init__(error, problem.detail[:LONGEST_DETAIL])
+    Exception.__init__(error, problem.detail[:MAX_DETAIL_CHARACTERS])
     for cls in kind.__mro__:
-        for name, wanted in FIELDS.get(cls, {}).items():
-            setattr(error, name, _converted(members.get(name), wanted))
+        for name, wanted in ERROR_FIELDS.get(cls, {}).items():
+            setattr(error, name, _convert_member(members.get(name), wanted))
     vars(error)["transient"] = problem.transient
     return error
 
 
-def _converted(value: Any, wanted: Any) -> Any:
+def _convert_member(value: Any, wanted: Any) -> Any:
     """A field of a problem; a server that says something else about it is not believed."""
     try:
         return msgspec.convert(value, wanted)
@@ -106,7 +110,7 @@ def _converted(value: Any, wanted: Any) -> Any:
         return {str: "", int: 0}.get(wanted)
 
 
-def _no_problem(status: int, node: object) -> MilepostError:
+def _error_without_problem(status: int, node: object) -> MilepostError:
     """Whoever answered is no Milepost: a proxy before it that does not reach it, or something else."""
     if status in (502, 503, 504):
         return Unavailable(f"{node}: what stands before the server does not reach it (status {status})")

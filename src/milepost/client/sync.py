@@ -3,42 +3,42 @@
 from collections.abc import Sequence
 from typing import Any
 
-from milepost.bridge import Bridge, Part, listing, waiting
 from milepost.client.client import Client
-from milepost.client.managed import ManagedSubscription
+from milepost.client.subscriptions import ClientSubscription
 from milepost.dispatch import Route
-from milepost.engine.consuming.blocking import SyncConsumer
-from milepost.engine.consuming.created import IfExists
+from milepost.engine.consumers.sync import SyncConsumer
+from milepost.engine.declare.consumer_options import IfExists
+from milepost.sync_bridge import BridgedPart, SyncBridge, blocking_method, blocking_page_method
 
 
-class SyncClient(Bridge[Client]):
+class SyncClient(SyncBridge[Client]):
     """The methods of a client, each of which waits for its result; from as many threads as you like.
 
     It opens by itself when first used and closes when the program ends, or by `with client.sync:`.
     """
 
-    append = waiting(Client.append)
-    append_many = waiting(Client.append_many)
-    head = waiting(Client.head)
-    last = waiting(Client.last)
-    nodes = waiting(Client.nodes)
-    pull = waiting(Client.pull)
-    settle = waiting(Client.settle)
-    subscriptions = waiting(Client.subscriptions)
-    trace = waiting(Client.trace)
-    read = listing(Client.read_pages)
-    follow = listing(Client.follow_pages)
+    append = blocking_method(Client.append)
+    append_many = blocking_method(Client.append_many)
+    head = blocking_method(Client.head)
+    last = blocking_method(Client.last)
+    nodes = blocking_method(Client.nodes)
+    pull = blocking_method(Client.pull)
+    settle = blocking_method(Client.settle)
+    subscriptions = blocking_method(Client.subscriptions)
+    trace = blocking_method(Client.trace)
+    read = blocking_page_method(Client.read_pages)
+    follow = blocking_page_method(Client.follow_pages)
 
     def create_subscription(
         self, /, name: str, *, if_exists: IfExists = "update", **options: Any
-    ) -> "SyncManagedSubscription":
+    ) -> "SyncClientSubscription":
         """Creates a durable subscription for consumers, or for pulling; see `Client.create_subscription`."""
         created = self._run(lambda: self._target.create_subscription(name, if_exists=if_exists, **options))
-        return SyncManagedSubscription(self, created)
+        return SyncClientSubscription(self, created)
 
-    def manage(self, address: str) -> "SyncManagedSubscription":
+    def manage(self, address: str) -> "SyncClientSubscription":
         """A subscription to look at and to operate: `group/name`, or the name alone for one of the own group."""
-        return SyncManagedSubscription(self, self._target.manage(address))
+        return SyncClientSubscription(self, self._target.manage(address))
 
     def consumer(
         self,
@@ -69,22 +69,22 @@ class SyncClient(Bridge[Client]):
         return f"{self._target!r}.sync"
 
 
-class SyncManagedSubscription(Part[ManagedSubscription]):
+class SyncClientSubscription(BridgedPart[ClientSubscription]):
     """The methods of a subscription to operate, each of which waits for its result."""
 
-    info = waiting(ManagedSubscription.info)
-    statistics = waiting(ManagedSubscription.statistics)
-    progress = waiting(ManagedSubscription.progress)
-    caught_up = waiting(ManagedSubscription.caught_up)
-    deliveries = listing(ManagedSubscription.delivery_pages)
-    count_deliveries = waiting(ManagedSubscription.count_deliveries)
-    retry = waiting(ManagedSubscription.retry)
-    skip = waiting(ManagedSubscription.skip)
-    pause = waiting(ManagedSubscription.pause)
-    resume = waiting(ManagedSubscription.resume)
-    move = waiting(ManagedSubscription.move)
-    plan_move = waiting(ManagedSubscription.plan_move)
-    replay = waiting(ManagedSubscription.replay)
-    plan_replay = waiting(ManagedSubscription.plan_replay)
-    update = waiting(ManagedSubscription.update)
-    delete = waiting(ManagedSubscription.delete)
+    info = blocking_method(ClientSubscription.info)
+    statistics = blocking_method(ClientSubscription.statistics)
+    progress = blocking_method(ClientSubscription.progress)
+    caught_up = blocking_method(ClientSubscription.caught_up)
+    deliveries = blocking_page_method(ClientSubscription.delivery_pages)
+    count_deliveries = blocking_method(ClientSubscription.count_deliveries)
+    retry = blocking_method(ClientSubscription.retry)
+    skip = blocking_method(ClientSubscription.skip)
+    pause = blocking_method(ClientSubscription.pause)
+    resume = blocking_method(ClientSubscription.resume)
+    move = blocking_method(ClientSubscription.move)
+    plan_move = blocking_method(ClientSubscription.plan_move)
+    replay = blocking_method(ClientSubscription.replay)
+    plan_replay = blocking_method(ClientSubscription.plan_replay)
+    update = blocking_method(ClientSubscription.update)
+    delete = blocking_method(ClientSubscription.delete)

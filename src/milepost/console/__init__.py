@@ -4,20 +4,21 @@
 
 To add a page:
 
-1. `pages/NAME.py` with its handlers in `HANDLERS`, and an `ENTRY` if it is to stand in the navigation. Each
-   handler says which role it takes and how it keeps to the scope of a token: `opt=needs(Role.READ, Within.ITSELF)`
-   asks `visit.reach` by itself, and `tests/console/test_scope.py` tries it. It gets a `visit` and returns one of
-   these: `visit.page(template, …)`, `await visit.live(template, load)` for a page that follows what happens,
-   `visit.done(path, "what was done")` after a change.
-2. The module into `pages.PAGES`.
-3. `templates/NAME.html`, which extends `base.html`; with `{% set follows = true %}` if it is a live one. What is
-   to follow stands in `{% call live("some-id") %} … {% endcall %}`: it is sent again when it has changed, and
-   nothing else is touched. A region holds no form: forms are outside, mostly in a `<dialog>`, and a button with
-   `data-dialog="its-id"` opens it.
-4. A form posts to a path of the page's and has `{{ csrf() }}` in it, which is checked before the handler is asked.
+1. Write `pages/NAME.py` with its handlers in `HANDLERS`, and with a `NAV_ITEM` if it belongs into the navigation.
+   Each handler says which role it needs and how it keeps to the scope of a token:
+   `opt=needs(TokenRole.READ, ScopeRule.ITSELF)` means that it asks `console.scope_guard` by itself, and
+   `tests/console/test_scope.py` tries it. A handler takes `console`, a `ConsoleRequest`, and returns one of these:
+   `console.page(template, …)`; `await console.live(template, load)` for a live page;
+   `console.redirect_with_flash(path, "what was done")` after a change.
+2. Add the module to `pages.PAGES`.
+3. Write `templates/NAME.html`, which extends `base.html`; with `{% set follows = true %}` for a live page. Its
+   live regions stand in `{% call live("some-id") %} … {% endcall %}`: a region is sent again when it has changed,
+   and nothing else is touched. A region holds no form: forms are outside, mostly in a `<dialog>`, and a button
+   with `data-dialog="its-id"` opens it.
+4. Have a form post to a path of the page, with `{{ csrf() }}` in it, which is checked before the handler runs.
 
-Text that somebody else wrote goes through the filter `visible`, times through `ago`, numbers through `number`.
-There is no inline script or style: the content-security policy forbids both.
+Untrusted text goes through the filter `visible`, times through `ago`, numbers through `number`. There is no inline
+script or style: the content-security policy forbids both.
 """
 
 from typing import TYPE_CHECKING, Any

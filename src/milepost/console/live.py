@@ -1,56 +1,91 @@
-"""Server-sent events for pages that follow: the regions that have changed, each as HTML."""
+"""Live pages: the regions that follow what happens, and the server-sent events that bring changed ones."""
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 
 import msgspec
+from markupsafe import Markup, escape
 
-from milepost.console.regions import changed
-from milepost.console.snapshot import Snapshot
-from milepost.console.watch import Watch
-from milepost.log.database import end
-from milepost.server.events import comment, event
-from milepost.server.problems import answer_to
-from milepost.server.stopping import Stopping
+from milepost.concurrency import cancel_and_wait
+from milepost.console.poller import OverviewPoller
+from milepost.console.snapshot import OverviewSnapshot
+from milepost.server.http.sse import sse_comment, sse_event
+from milepost.server.problems import problem_response
+from milepost.server.shutdown import Shutdown
 
-LOOK = 3.0
-"""Seconds between two looks at whether the reader may stay."""
-BEAT = 5
-"""So many looks without news, and a comment is sent."""
-PAGES = 64
-"""Different pages of which the regions are kept: whoever watches the same one is sent the same."""
-RETRY = b"retry: 2000\n\n"
+_TIMES = re.compile(r"(<time[^>]*>)[^<]*")
+
+
+class LiveRegions:
+    """The live regions of a page: `live` in a template. Regions of the same page and snapshot are drawn once."""
+
+    def __init__(self, known: Mapping[str, str] | None = None) -> None:
+        self.drawn: dict[str, str] = {}
+        self._known = known or {}
+
+    def __call__(self, id: str, *, tag: str = "div", caller: Callable[[], Markup], **attributes: str) -> Markup:
+        """A region of the page with an id of its own; `class_` and others become attributes of its tag."""
+        html = self._known.get(id)
+        if html is None:
+            html = str(caller())
+        self.drawn[id] = html
+        others = "".join(
+            f' {name.rstrip("_").replace("_", "-")}="{escape(value)}"' for name, value in attributes.items()
+        )
+        # The tag and the names of attributes are a template's, the content was drawn by one.
+        return Markup(f'<{tag} id="{escape(id)}" data-live{others}>{html}</{tag}>')  # noqa: S704
+
+
+def changed_regions(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
+    """Return the regions that changed. Times that went on are no change: a script keeps them true."""
+    return {
+        name: html for name, html in now.items() if _without_times(before.get(name, "")) != _without_times(html)
+    }
+
+
+def _without_times(html: str) -> str:
+    return _TIMES.sub(r"\1", html)
+
+
+STAY_CHECK_SECONDS = 3.0
+"""Seconds between two checks that the reader may stay."""
+CHECKS_BEFORE_KEEP_ALIVE = 5
+"""Checks without news after which a comment is sent."""
+MAX_REMEMBERED_PAGES = 64
+"""Pages of which the regions are kept: all readers of one page are sent the same."""
+RETRY_FIELD = b"retry: 2000\n\n"
 """Milliseconds after which a browser that was cut off comes back."""
-LIVE = event(b"{}", name="live")
-"""What one sees is how it is."""
+LIVE_EVENT = sse_event(b"{}", name="live")
+"""The event that says that the page shows the current state."""
 
-Draw = Callable[[Snapshot], Awaitable[Mapping[str, str]]]
+DrawRegions = Callable[[OverviewSnapshot], Awaitable[Mapping[str, str]]]
 
 
-class Live:
-    """Draws the regions of pages again at each snapshot, once for all who watch the same page."""
+class LivePages:
+    """The open pages that follow: at each snapshot the regions of a page are drawn once for all its readers."""
 
-    def __init__(self, watch: Watch, stopping: Stopping) -> None:
-        self.watch = watch
+    def __init__(self, poller: OverviewPoller, stopping: Shutdown) -> None:
+        self.poller = poller
         self._stopping = stopping
         self._drawn: OrderedDict[Hashable, tuple[int, Mapping[str, str] | None]] = OrderedDict()
         self._drawing = asyncio.Lock()
 
     async def pieces(
-        self, key: Hashable, draw: Draw, may_stay: Callable[[], Awaitable[bool]], *, since: int
+        self, key: Hashable, draw: DrawRegions, may_stay: Callable[[], Awaitable[bool]], *, since: int
     ) -> AsyncGenerator[bytes, None]:
-        """What one open page is sent, until the server stops or the reader may no longer read.
+        """Yield the events of one open page, until the server stops or the reader may no longer read.
 
         It was drawn from the snapshot `since`: if that is still known, only what changes after it is sent.
         """
-        yield RETRY
+        yield RETRY_FIELD
         before = self.known(key, since)
         number = 0 if before is None else since
-        failure = self.watch.failure
-        yield LIVE if failure is None else _problem(failure)
+        failure = self.poller.failure
+        yield LIVE_EVENT if failure is None else _problem_event(failure)
         stop = asyncio.create_task(self._stopping.wait())
-        with self.watch.watching():
+        with self.poller.watching():
             try:
                 silence = 0
                 while True:
@@ -60,43 +95,43 @@ class Live:
                         break
                     if found is None:
                         silence += 1
-                        if silence % BEAT == 0:
-                            yield comment("still here")
+                        if silence % CHECKS_BEFORE_KEEP_ALIVE == 0:
+                            yield sse_comment("still here")
                         continue
                     silence = 0
                     if isinstance(found, Exception):
                         failure = found
-                        yield _problem(failure)
+                        yield _problem_event(failure)
                         continue
                     number, failure = found.number, None
                     now = await self._regions(key, found, draw)
-                    yield _event(before, now)
+                    yield _regions_event(before, now)
                     before = now
-                yield event(b"{}", name="ended")
-            except _Stopped:
-                yield event(b"{}", name="away")
+                yield sse_event(b"{}", name="ended")
+            except _ServerStopping:
+                yield sse_event(b"{}", name="away")
             except Exception as error:
-                yield _problem(error)
+                yield _problem_event(error)
             finally:
-                await end(stop)
+                await cancel_and_wait(stop)
 
     async def _next(
         self, number: int, failure: Exception | None, stop: asyncio.Task[None]
-    ) -> Snapshot | Exception | None:
-        """The next snapshot, or what newly keeps anybody from looking; None if none comes for a while."""
-        coming = asyncio.create_task(self.watch.after(number, failure))
+    ) -> OverviewSnapshot | Exception | None:
+        """Return the next snapshot, or a new failure to take one; None if neither comes for a while."""
+        coming = asyncio.create_task(self.poller.after(number, failure))
         try:
-            await asyncio.wait([coming, stop], timeout=LOOK, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([coming, stop], timeout=STAY_CHECK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if stop.done():
-                raise _Stopped
+                raise _ServerStopping
             if not coming.done():
                 return None
             error = coming.exception()
             return error if isinstance(error, Exception) else coming.result()
         finally:
-            await end(coming)
+            await cancel_and_wait(coming)
 
-    async def _regions(self, key: Hashable, snapshot: Snapshot, draw: Draw) -> Mapping[str, str]:
+    async def _regions(self, key: Hashable, snapshot: OverviewSnapshot, draw: DrawRegions) -> Mapping[str, str]:
         async with self._drawing:
             known = self.known(key, snapshot.number)
             if known is not None:
@@ -106,29 +141,29 @@ class Live:
             return drawn
 
     def known(self, key: Hashable, number: int) -> Mapping[str, str] | None:
-        """The regions of a page, if they were drawn last from this snapshot."""
+        """Return the regions of a page, if they were drawn last from this snapshot."""
         of, drawn = self._drawn.get(key, (0, None))
         return drawn if of == number else None
 
-    def remember(self, key: Hashable, snapshot: Snapshot, drawn: Mapping[str, str]) -> None:
-        """Keeps the regions of a page for whoever asks for it next."""
+    def remember(self, key: Hashable, snapshot: OverviewSnapshot, drawn: Mapping[str, str]) -> None:
+        """Keep the regions of a page for its next reader."""
         self._drawn[key] = (snapshot.number, drawn)
         self._drawn.move_to_end(key)
-        if len(self._drawn) > PAGES:
+        if len(self._drawn) > MAX_REMEMBERED_PAGES:
             self._drawn.popitem(last=False)
 
 
-class _Stopped(Exception):
+class _ServerStopping(Exception):
     """The server is being stopped."""
 
 
-def _event(before: Mapping[str, str] | None, now: Mapping[str, str]) -> bytes:
-    """The regions that changed. One more or less makes it another page, which is then asked for as a whole."""
+def _regions_event(before: Mapping[str, str] | None, now: Mapping[str, str]) -> bytes:
+    """Return the event of the regions that changed. With another set of regions the page is loaded anew."""
     if before is not None and before.keys() != now.keys():
-        return event(b"{}", name="page")
-    told = changed(before or {}, now)
-    return event(msgspec.json.encode(told), name="regions") if told else LIVE
+        return sse_event(b"{}", name="page")
+    told = changed_regions(before or {}, now)
+    return sse_event(msgspec.json.encode(told), name="regions") if told else LIVE_EVENT
 
 
-def _problem(error: Exception) -> bytes:
-    return event(answer_to(error).body, name="problem")
+def _problem_event(error: Exception) -> bytes:
+    return sse_event(problem_response(error).body, name="problem")

@@ -1,4 +1,4 @@
-"""How everything stands at a moment: what all pages that follow are drawn from."""
+"""The state of everything at a moment, from which all live pages are drawn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,18 +7,17 @@ from functools import cached_property
 from time import monotonic
 
 from milepost.app import Milepost
-from milepost.engine.info import SubscriptionInfo
-from milepost.log.horizon import Holder
-from milepost.log.statements import Statements
-from milepost.progress.nodes import Node
-from milepost.server.access.reach import Reach
+from milepost.engine.operate.info import SubscriptionInfo
+from milepost.log.protocol import HorizonHolder
+from milepost.progress.reports import Node
+from milepost.server.access.scope_guard import ScopeGuard
 
-MOST_WORKERS = 1000
-"""Workers that are looked at."""
+MAX_WORKERS = 1000
+"""Workers in a snapshot."""
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerSnapshot:
     """A process that works on subscriptions."""
 
     name: str
@@ -32,105 +31,102 @@ class Worker:
     consumers: int
 
     @property
-    def lives(self) -> bool:
-        """Whether it may be taken to."""
+    def is_alive(self) -> bool:
+        """True if it was heard of within its lease."""
         return self.silent <= self.lease
 
 
 @dataclass(frozen=True)
 class LogState:
-    """How the log stands."""
+    """The state of the log."""
 
     horizon: int
     """Everything up to there is final."""
     drawn: int
-    """The last position that anybody has got."""
+    """The last position that was drawn."""
     newest: datetime | None
-    """When the last message was appended."""
-    holders: tuple[Holder, ...]
-    """Who has kept followers waiting for longer than a moment; the oldest first."""
+    """The time of the last message."""
+    holders: tuple[HorizonHolder, ...]
+    """The transactions that have kept followers waiting for longer than a moment, oldest first."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """Who keeps the horizon where it is, as every page says."""
+class HorizonHold:
+    """The transaction that holds the horizon, which every page shows."""
 
-    holder: Holder
+    holder: HorizonHolder
     """The oldest of them."""
     since: datetime | None
-    """When its transaction began; None: this role may not see that."""
+    """The start of its transaction; None if this role may not see that."""
     horizon: int
     positions: int
-    """How many are held back."""
+    """Number of positions that are held back."""
     others: int
-    """How many more hold it."""
+    """Number of other transactions that hold it."""
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """How everything stood."""
+class OverviewSnapshot:
+    """The state of everything at a moment."""
 
     number: int
     taken: float
     """By this process's monotonic clock."""
     at: datetime
     subscriptions: Sequence[SubscriptionInfo]
-    workers: Sequence[Worker]
+    workers: Sequence[WorkerSnapshot]
     nodes: Sequence[Node]
     """The servers on this database."""
     log: LogState
 
     @property
-    def held(self) -> Held | None:
-        """Who holds the horizon, if somebody has for longer than a moment."""
+    def held(self) -> HorizonHold | None:
+        """The transaction that holds the horizon, if one has for longer than a moment."""
         if not self.log.holders:
             return None
         holder, others = self.log.holders[0], len(self.log.holders) - 1
         since = None if holder.age is None else self.at - timedelta(seconds=holder.age)
-        return Held(holder, since, self.log.horizon, max(0, self.log.drawn - self.log.horizon), others)
+        return HorizonHold(holder, since, self.log.horizon, max(0, self.log.drawn - self.log.horizon), others)
 
     @cached_property
     def by_address(self) -> Mapping[str, SubscriptionInfo]:
-        """Each by its `group/name`."""
+        """The subscriptions by `group/name`."""
         return {f"{info.group}/{info.name}": info for info in self.subscriptions}
 
 
-async def narrowed(snapshot: Snapshot, reach: Reach) -> Snapshot:
+async def narrow_to_scope(snapshot: OverviewSnapshot, scope_guard: ScopeGuard) -> OverviewSnapshot:
     """Return the part of a snapshot that is within a scope: subscriptions, and the workers of their groups."""
-    if not reach.scope.limited:
+    if not scope_guard.scope.limited:
         return snapshot
-    sees = await reach.sees()
+    sees = await scope_guard.visible_subscriptions()
     subscriptions = [info for info in snapshot.subscriptions if sees(info.group, info.name)]
     groups = {info.group for info in subscriptions}
     workers = [worker for worker in snapshot.workers if worker.group in groups]
     return replace(snapshot, subscriptions=subscriptions, workers=workers)
 
 
-class Observer:
-    """Takes snapshots of what a `Milepost` sees: a handful of statements each."""
+class SnapshotTaker:
+    """Takes snapshots of a `Milepost`, with a handful of statements each."""
 
     def __init__(self, mp: Milepost) -> None:
         self._mp = mp
 
-    async def look(self, number: int) -> Snapshot:
-        """How everything stands now."""
+    async def take(self, number: int) -> OverviewSnapshot:
+        """Return a snapshot of now."""
         taken = monotonic()
         subscriptions = await self._mp.subscriptions()
         workers, nodes, log = await self._workers(), await self._mp.nodes(), await self._log()
-        return Snapshot(number, taken, datetime.now(UTC), subscriptions, workers, nodes, log)
+        return OverviewSnapshot(number, taken, datetime.now(UTC), subscriptions, workers, nodes, log)
 
-    def _statements(self) -> Statements:
-        return Statements(self._mp.settings["schema"].value, "milepost.console")
-
-    async def _workers(self) -> list[Worker]:
-        database = self._mp.services.database
-        if database is None:
+    async def _workers(self) -> list[WorkerSnapshot]:
+        overview = self._mp.services.overview
+        if overview is None:
             return []
-        rows = await database.execute(self._statements().get("workers"), {"most": MOST_WORKERS})
-        return [Worker(*row) for row in rows]
+        return [WorkerSnapshot(*worker) for worker in await overview.workers(MAX_WORKERS)]
 
     async def _log(self) -> LogState:
         log = self._mp.log
-        [[drawn, is_called, newest]] = await log.database.execute(self._statements().get("log"), {})
-        held = await log.horizon.held_back()
-        return LogState(held.horizon, drawn if is_called else 0, newest, held.lasting)
+        await log.current_horizon(wait_for_short_appends=False)
+        held = await log.held_back()
+        newest = await log.fingerprints([held.drawn], nearest=True)
+        return LogState(held.horizon, held.drawn, newest[0].time if newest else None, held.lasting)

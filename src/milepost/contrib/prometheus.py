@@ -12,8 +12,14 @@ from itertools import accumulate, chain
 from weakref import WeakKeyDictionary
 
 from milepost.app import Milepost
-from milepost.contrib.outlook import LogOutlook, Lookout, Outlook, SubscriptionOutlook
-from milepost.engine.figures import BOUNDS, Counting, Figures, Of, summed
+from milepost.contrib.gauges import GaugeReader, LogGauges, ProgramGauges, SubscriptionGauges
+from milepost.engine.observe.counters import (
+    HISTOGRAM_BOUNDS_SECONDS,
+    EventCounter,
+    GroupAndName,
+    SubscriptionCounters,
+    sum_by_subscription,
+)
 
 try:
     from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, CollectorRegistry, generate_latest
@@ -30,7 +36,7 @@ except ImportError as error:
         'milepost.contrib.prometheus needs prometheus-client: pip install "milepost[prometheus]"'
     ) from error
 
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics", "Snapshot", "families", "instrument", "text"]
+__all__ = ["CONTENT_TYPE_LATEST", "Metrics", "MetricsSnapshot", "families", "instrument", "text"]
 
 LABELS = ("group", "subscription")
 STATUSES = ("running", "paused", "stalled", "stopped", "waiting")
@@ -43,17 +49,17 @@ _COUNTERS = {
     "skipped": ("milepost_messages_skipped", "Messages that a handler did not want."),
     "lost": ("milepost_lanes_lost", "Lanes that were lost instead of released."),
 }
-_STATES = ("retrying", "waiting", "parked", "unrouted")
+_DELIVERY_STATES = ("retrying", "waiting", "parked", "unrouted")
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class MetricsSnapshot:
     """What is known of a program at a moment."""
 
     group: str
-    figures: Sequence[tuple[Of, Figures]] = ()
-    log: LogOutlook | None = None
-    subscriptions: Sequence[SubscriptionOutlook] = ()
+    figures: Sequence[tuple[GroupAndName, SubscriptionCounters]] = ()
+    log: LogGauges | None = None
+    subscriptions: Sequence[SubscriptionGauges] = ()
 
 
 def instrument(mp: Milepost, registry: CollectorRegistry = REGISTRY) -> "Metrics":
@@ -61,27 +67,27 @@ def instrument(mp: Milepost, registry: CollectorRegistry = REGISTRY) -> "Metrics
 
     A second program of the process joins the first, under its own group.
     """
-    metrics = _known.get(registry)
+    metrics = _metrics_by_registry.get(registry)
     if metrics is None:
-        metrics = _known[registry] = Metrics()
+        metrics = _metrics_by_registry[registry] = Metrics()
         registry.register(metrics)
     metrics.add(mp)
     return metrics
 
 
-_known: "WeakKeyDictionary[CollectorRegistry, Metrics]" = WeakKeyDictionary()
+_metrics_by_registry: "WeakKeyDictionary[CollectorRegistry, Metrics]" = WeakKeyDictionary()
 
 
 class Metrics(Collector):
     """What a registry collects: of programs in this process, and of their subscriptions wherever they run."""
 
     def __init__(self) -> None:
-        self._programs: list[_Program] = []
+        self._programs: list[_MeasuredProgram] = []
 
     def add(self, mp: Milepost) -> None:
         """One more program; one that is there already is not counted twice."""
         if all(program.mp is not mp for program in self._programs):
-            self._programs.append(_Program(mp))
+            self._programs.append(_MeasuredProgram(mp))
 
     def describe(self) -> Iterator[Metric]:
         """The same without values: to register it asks nobody."""
@@ -99,32 +105,32 @@ class Metrics(Collector):
         return text(families([await program.ask() for program in self._programs]))
 
 
-class _Program:
+class _MeasuredProgram:
     def __init__(self, mp: Milepost) -> None:
         self.mp = mp
         self._group = mp.settings["group"].value
-        self._counting = Counting(mp.on_event)
-        self._lookout = Lookout(mp)
+        self._counting = EventCounter(mp.on_event)
+        self._lookout = GaugeReader(mp)
 
-    def now(self) -> Snapshot:
+    def now(self) -> MetricsSnapshot:
         return self._with(self._lookout.now())
 
-    async def ask(self) -> Snapshot:
+    async def ask(self) -> MetricsSnapshot:
         return self._with(await self._lookout.ask())
 
-    def _with(self, outlook: Outlook | None) -> Snapshot:
+    def _with(self, outlook: ProgramGauges | None) -> MetricsSnapshot:
         figures = self._counting.figures()
         if outlook is None:
-            return Snapshot(self._group, figures)
-        return Snapshot(self._group, figures, outlook.log, outlook.subscriptions)
+            return MetricsSnapshot(self._group, figures)
+        return MetricsSnapshot(self._group, figures, outlook.log, outlook.subscriptions)
 
 
 def text(found: Iterable[Metric]) -> bytes:
     """Metrics as Prometheus reads them; their type is `CONTENT_TYPE_LATEST`."""
-    return generate_latest(_Found(found))
+    return generate_latest(_FixedCollector(found))
 
 
-class _Found(Collector):
+class _FixedCollector(Collector):
     def __init__(self, found: Iterable[Metric]) -> None:
         self._found = found
 
@@ -132,18 +138,23 @@ class _Found(Collector):
         return self._found
 
 
-def families(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+def families(snapshots: Sequence[MetricsSnapshot]) -> Iterator[Metric]:
     """Everything there is to say of programs."""
-    return chain([_build()], _counted(snapshots), _standing(snapshots), _of_logs(snapshots))
+    return chain(
+        [_build_family()],
+        _counter_families(snapshots),
+        _subscription_families(snapshots),
+        _log_families(snapshots),
+    )
 
 
-def _build() -> Metric:
+def _build_family() -> Metric:
     labels = {"version": version("milepost"), "python": platform.python_version()}
     return InfoMetricFamily("milepost_build", "What runs.", value=labels)
 
 
-def _counted(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    each = summed(chain.from_iterable(snapshot.figures for snapshot in snapshots)).items()
+def _counter_families(snapshots: Sequence[MetricsSnapshot]) -> Iterator[Metric]:
+    each = sum_by_subscription(chain.from_iterable(snapshot.figures for snapshot in snapshots)).items()
     for field, (name, meaning) in _COUNTERS.items():
         counter = CounterMetricFamily(name, meaning, labels=LABELS)
         for of, figures in each:
@@ -157,16 +168,16 @@ def _counted(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for of, figures in each:
         lanes.add_metric(of, figures.lanes)
-        seconds.add_metric(of, _buckets(figures.times), figures.seconds)
+        seconds.add_metric(of, _histogram_buckets(figures.times), figures.seconds)
     yield from (lanes, seconds)
 
 
-def _buckets(times: Sequence[int]) -> list[tuple[str, float]]:
-    bounds = [*map(str, BOUNDS), "+Inf"]
+def _histogram_buckets(times: Sequence[int]) -> list[tuple[str, float]]:
+    bounds = [*map(str, HISTOGRAM_BOUNDS_SECONDS), "+Inf"]
     return list(zip(bounds, map(float, accumulate(times)), strict=True))
 
 
-def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+def _subscription_families(snapshots: Sequence[MetricsSnapshot]) -> Iterator[Metric]:
     positions = GaugeMetricFamily(
         "milepost_lag_positions", "Positions up to the horizon that were not passed.", labels=LABELS
     )
@@ -192,7 +203,7 @@ def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         positions.add_metric(of, each.lag_positions)
         seconds.add_metric(of, each.lag_seconds)
         in_flight.add_metric(of, each.in_flight)
-        for state in _STATES:
+        for state in _DELIVERY_STATES:
             deliveries.add_metric((*of, state), getattr(each, state))
         for one in STATUSES:
             status.add_metric((*of, one), float(each.status == one))
@@ -201,7 +212,7 @@ def _standing(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     yield from (positions, seconds, in_flight, deliveries, status, stopped)
 
 
-def _of_logs(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+def _log_families(snapshots: Sequence[MetricsSnapshot]) -> Iterator[Metric]:
     horizon = GaugeMetricFamily(
         "milepost_log_horizon_position", "Up to here everything is final.", labels=LABELS[:1]
     )

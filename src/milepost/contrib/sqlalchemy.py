@@ -12,8 +12,8 @@ from typing import Any
 
 from psycopg import AsyncConnection
 
-from milepost.engine.exactly_once import AGAIN
-from milepost.engine.transaction import Transaction
+from milepost.engine.declare.context import Transaction
+from milepost.progress.postgres.transaction import LOST_RACE_ERRORS
 
 try:
     from sqlalchemy.exc import DBAPIError
@@ -43,11 +43,11 @@ async def session_of(tx: Transaction, **options: Any) -> AsyncIterator[AsyncSess
         options: Of SQLAlchemy's `AsyncSession`. `expire_on_commit` is False unless it is given.
     """
     options = {"expire_on_commit": False, **options}
-    token = _lent.set(_Lent(tx.connection))
+    token = _borrowed_connection.set(_BorrowedConnection(tx.connection))
     try:
         connection = await _engine().connect()
     finally:
-        _lent.reset(token)
+        _borrowed_connection.reset(token)
     try:
         await connection.begin()
         async with AsyncSession(connection, join_transaction_mode="create_savepoint", **options) as opened:
@@ -55,14 +55,14 @@ async def session_of(tx: Transaction, **options: Any) -> AsyncIterator[AsyncSess
             await opened.commit()
     except DBAPIError as error:
         # Who lost a race runs again, and has to be known for that.
-        if isinstance(error.orig, AGAIN):
+        if isinstance(error.orig, LOST_RACE_ERRORS):
             raise error.orig from error
         raise
     finally:
         await connection.close()
 
 
-class _Lent:
+class _BorrowedConnection:
     """A connection whose transaction is another's: SQLAlchemy can use it, and neither end nor change it."""
 
     def __init__(self, connection: AsyncConnection[Any]) -> None:
@@ -84,11 +84,11 @@ class _Lent:
         """It would stay, one more for each session."""
 
 
-_lent: ContextVar[_Lent] = ContextVar("lent")
+_borrowed_connection: ContextVar[_BorrowedConnection] = ContextVar("lent")
 
 
-async def _borrow(*_: object, **__: object) -> _Lent:
-    return _lent.get()
+async def _current_connection(*_: object, **__: object) -> _BorrowedConnection:
+    return _borrowed_connection.get()
 
 
 @cache
@@ -96,7 +96,7 @@ def _engine() -> AsyncEngine:
     """One for all: it learns what the server can do once, and takes whatever connection it is lent."""
     return create_async_engine(
         "postgresql+psycopg://",
-        async_creator=_borrow,
+        async_creator=_current_connection,
         poolclass=NullPool,
         pool_reset_on_return=None,
         # The driver would look for the type through a connection of the class that it knows.

@@ -1,54 +1,57 @@
-"""Decides what goes where and what is done: pure, without I/O, clock or chance of its own.
+"""The rules of a lane: which message goes out next and to which consumer, and what is stored of it.
 
-`Lane` is the whole of it for whoever drives it. A message enters by `Lane.fill` (`board`, `window`, `keys`), is
-matched with a consumer (`router`, `routes`), handed out (`claims`) and settled; what has to be stored of it goes
-out with an `exchange` (`ledger`).
+The package is pure: no I/O, no clock and no randomness but what callers pass in. Callers drive a `Lane`. The path
+of a message through it:
+
+1. `Lane.fill` takes it into memory (`lane_memory`, `window`, `keys`, `queue`).
+2. `Lane.next` matches it with a consumer (`routing`) and hands it out (`claims`).
+3. `Lane.ack`, `retry` and the like settle it (`retry`, `breaker`).
+4. `Lane.exchange` says what to write and ask in the next transaction (`store_sync`, `exchange`).
 """
 
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery, Dispatched, Row, State, Suspicion
+from milepost.dispatch.delivery import DeliveryRow, DispatchedMessage, LaneDelivery, State, Suspicion
 from milepost.dispatch.exchange import (
-    Answer,
-    Ask,
-    Counts,
+    AttemptTally,
     Cursor,
     Exchange,
+    ExchangeAnswer,
+    ExchangeQuery,
+    ExchangeWrite,
     HeldKey,
     LaneState,
-    Loaded,
-    Move,
-    Tally,
-    Write,
+    LoadedRow,
+    RowChange,
+    RowCounts,
 )
 from milepost.dispatch.lane import Lane
-from milepost.dispatch.limit import LimitReached
 from milepost.dispatch.retry import Retry
-from milepost.dispatch.route import Route
-from milepost.dispatch.routes import Routes
-from milepost.dispatch.settings import Settings
+from milepost.dispatch.routing.route import Route
+from milepost.dispatch.routing.routes import Routes
+from milepost.dispatch.settings import LimitReached, Settings
 
 __all__ = [
-    "Answer",
-    "Ask",
+    "AttemptTally",
     "Breaker",
-    "Counts",
     "Cursor",
-    "Delivery",
-    "Dispatched",
+    "DeliveryRow",
+    "DispatchedMessage",
     "Exchange",
+    "ExchangeAnswer",
+    "ExchangeQuery",
+    "ExchangeWrite",
     "HeldKey",
     "Lane",
+    "LaneDelivery",
     "LaneState",
     "LimitReached",
-    "Loaded",
-    "Move",
+    "LoadedRow",
     "Retry",
     "Route",
     "Routes",
-    "Row",
+    "RowChange",
+    "RowCounts",
     "Settings",
     "State",
     "Suspicion",
-    "Tally",
-    "Write",
 ]

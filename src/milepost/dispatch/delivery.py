@@ -1,4 +1,4 @@
-"""A message on its way: its row, its entry in the window, and the claim that a consumer has on it."""
+"""A message on its way: its row in the store, its entry in memory, and its delivery to a consumer."""
 
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 import msgspec
 
 if TYPE_CHECKING:
-    from milepost.dispatch.routes import Member
+    from milepost.dispatch.routing.route import RouteMember
 
 
-class Dispatched(Protocol):
-    """What dispatch has to know of a message."""
+class DispatchedMessage(Protocol):
+    """The fields of a message that dispatch needs."""
 
     @property
     def position(self) -> int: ...
@@ -20,11 +20,11 @@ class Dispatched(Protocol):
     def properties(self) -> dict[str, Any]: ...
 
 
-M = TypeVar("M", bound=Dispatched)
+M = TypeVar("M", bound=DispatchedMessage)
 
 
 class State(StrEnum):
-    """What a row says of its message."""
+    """The state of a message that has a row."""
 
     WAITING = "waiting"
     """behind an earlier one of its key"""
@@ -43,7 +43,7 @@ class State(StrEnum):
 
 
 class Suspicion(StrEnum):
-    """What is thought of a message that ran when a process vanished: it runs alone from then on."""
+    """The suspicion against a message that ran when a process vanished: it runs alone from then on."""
 
     POSSIBLE = "possible"
     """others ran there as well"""
@@ -51,121 +51,116 @@ class Suspicion(StrEnum):
     """nothing else ran there"""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What is stored of a message that needs attention of its own."""
+class DeliveryRow(msgspec.Struct, frozen=True, kw_only=True):
+    """The row of a message that is not simply passed by the cursor: failed, held, unrouted or parked."""
 
     position: int
     key: str | None
     state: State
     since: float
-    """When it came into this state."""
+    """Time at which it came into this state."""
     attempts: int = 0
-    """How often it was tried since a person last retried it."""
+    """Number of attempts since a person last retried it."""
     total: int = 0
-    """How often it was tried at all."""
+    """Number of all attempts."""
     due: float | None = None
-    """When the lane's owner has to look at it."""
+    """Time at which the lane's owner has to look at it; None: it waits for something else."""
     route: str | None = None
-    """For an unrouted one: the route that had no room for it, if one matched."""
+    """Of an unrouted row: the label of the group that had no room for it; None: no route matched."""
     suspicion: Suspicion | None = None
-    """Whether it may have ended a process; None: nothing says so."""
+    """The suspicion that it ended a process; None: there is none."""
     waits_since: float | None = None
-    """Since when it waits for somebody who can read it; None: nobody has said that he cannot."""
+    """Time since which it waits for a consumer that can read it; None: none has reported that it cannot."""
     reason: str = ""
     error: str = ""
     consumer: str | None = None
-    """Who had it at the last attempt; None: a handler, or nobody."""
+    """Name of the consumer at the last attempt; None: a handler, or no attempt."""
     size: int = 0
-    """Of its message, in bytes."""
+    """Bytes of the message."""
     revision: int = 1
     """Counts the changes of the row, a person's too; a change names the revision that it replaces."""
 
-    def changed(self, **changes: Any) -> "Row":
-        """The row with these changes; its revision follows when it is written."""
+    def changed(self, **changes: Any) -> "DeliveryRow":
+        """Return the row with these changes; its revision follows when it is written."""
         return msgspec.structs.replace(self, **changes)
 
 
-# Where an entry is; small integers, because the hot path compares them.
-BLOCKED: Final = 0
-"""behind another of its key, or its key is not known to be free"""
-READY: Final = 1
+# The status of an entry: small integers, because the hot path compares them.
+STATUS_BLOCKED: Final = 0
+"""behind another entry of its key, or its key is not known to be free"""
+STATUS_READY: Final = 1
 """in a queue, to be handed out"""
-GUARDED: Final = 2
+STATUS_GUARDED: Final = 2
 """promised to a consumer, until its row says that it runs"""
-OPEN: Final = 3
+STATUS_OPEN: Final = 3
 """handed out"""
-ASIDE: Final = 4
+STATUS_ASIDE: Final = 4
 """to get the row that its fate says"""
-GONE: Final = 5
+STATUS_GONE: Final = 5
 """settled, or in the store alone"""
 
 
-class Entry(msgspec.Struct, Generic[M], eq=False, gc=False):
-    """A message in the window."""
+class LaneEntry(msgspec.Struct, Generic[M], eq=False, gc=False):
+    """A message in the memory of a lane."""
 
     position: int
     message: M
     key: str | None
     size: int
-    place: int = BLOCKED
+    status: int = STATUS_BLOCKED
     guard: bool = False
-    """Its row has to say that it runs before it does."""
+    """True if its row has to say that it runs before it does."""
     suspect: bool = False
-    """It ran when a process vanished: it runs alone, and its row says so before it does."""
-    next: "Entry[M] | None" = None
-    """The following one of its key."""
-    last: "Entry[M] | None" = None
-    """At the first of a key with several: the last of them."""
-    row: Row | None = None
-    """What the store has of it."""
-    fate: Row | None = None
-    """What the store is to have of it."""
-    delivery: "Delivery[M] | None" = None
-    """The claim in force."""
+    """True if it ran when a process vanished: it runs alone, and its row says so before it does."""
+    next: "LaneEntry[M] | None" = None
+    """The following entry of its key."""
+    last: "LaneEntry[M] | None" = None
+    """On the first of several entries of a key: the last of them."""
+    row: DeliveryRow | None = None
+    """Its row as it is stored; None: it has none."""
+    fate: DeliveryRow | None = None
+    """The row to be stored; None: none is to be written."""
+    delivery: "LaneDelivery[M] | None" = None
+    """The delivery in force."""
 
-    def as_row(self, state: State, now: float) -> Row:
-        """What is stored of a message that had no row."""
-        return Row(position=self.position, key=self.key, state=state, since=now, size=self.size)
+    def as_row(self, state: State, now: float) -> DeliveryRow:
+        """Return the first row of a message that has none."""
+        return DeliveryRow(position=self.position, key=self.key, state=state, since=now, size=self.size)
 
     @property
     def attempts(self) -> int:
-        """How often it was tried before."""
+        """Number of attempts before this one."""
         return self.row.attempts if self.row else 0
 
-    def __lt__(self, other: "Entry[M]") -> bool:
+    def __lt__(self, other: "LaneEntry[M]") -> bool:
         return self.position < other.position
 
 
-class Delivery(msgspec.Struct, Generic[M], eq=False, gc=False):
-    """A message handed out, and the claim to settle it."""
+class LaneDelivery(msgspec.Struct, Generic[M], eq=False, gc=False):
+    """A message that was handed out or promised, and the claim to settle it."""
 
     message: M
     attempt: int
     """From 1."""
-    entry: Entry[M]
-    member: "Member[M] | None" = None
+    entry: LaneEntry[M]
+    member: "RouteMember[M] | None" = None
     deadline: float | None = None
     begun: float | None = None
-    """When its consumer began with it, by the clock of whoever drives the lane; None: it has not looked at it."""
+    """Time at which its consumer began with it, by the caller's clock; None: it has not begun."""
     held_after: int = 0
-    """How many its consumer had settled by then, or by when it got it."""
+    """Number of messages that its consumer had settled by then, or before it got this one."""
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it can still be settled."""
+        """True if it can still be settled."""
         return self.entry.delivery is self
 
     @property
     def alone(self) -> bool:
-        """Whether nothing else may run in this process beside it."""
+        """True if nothing else may run in this process beside it."""
         return self.entry.suspect
 
     @property
     def consumer(self) -> str | None:
-        """Whom it goes to; None is the lane's own process."""
+        """Name of the consumer; None: the lane's own process."""
         return self.member.consumer.name if self.member else None
-
-    @property
-    def route(self) -> str | None:
-        """The consumer's route that matched: its name, or its expression."""
-        return str(self.member.route) if self.member else None

@@ -1,7 +1,7 @@
-"""What a lane writes to the store and asks of it: one exchange at a time, each in one transaction.
+"""The contract with the store: the writes and questions of one transaction, and the answer.
 
-The writes come first and the questions see them. Because no two exchanges overlap, what a lane knows of the
-store is either known for certain or asked in the next one.
+A lane has one exchange under way at a time. The writes come first and the questions see them. Because no two
+exchanges overlap, what a lane knows of the store is either certain or asked in the next one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from typing import Generic
 
 import msgspec
 
-from milepost.dispatch.delivery import Delivery, M, Row
+from milepost.dispatch.delivery import DeliveryRow, LaneDelivery, M
 from milepost.ranges import Ranges
 
 
 class Cursor(msgspec.Struct, frozen=True):
-    """Up to where, and in which ranges beyond, each message is done or has a row."""
+    """The position, and the ranges beyond it, in which each message is done or has a row."""
 
     position: int
     ahead: tuple[tuple[int, int], ...] = ()
@@ -25,49 +25,51 @@ class Cursor(msgspec.Struct, frozen=True):
         return self.ahead[-1][1] if self.ahead else self.position
 
     def up_to(self, position: int) -> "Cursor":
-        """What of it lies at or below a position."""
+        """Return the part of it at or below a position."""
         return Cursor(min(self.position, position), tuple(Ranges(self.ahead).up_to(position)))
 
 
-class Move(msgspec.Struct, frozen=True):
+class RowChange(msgspec.Struct, frozen=True):
     """A compare-and-set of one row."""
 
     position: int
     replaces: int | None
     """The revision that the row must have; None: there is no row yet."""
-    row: Row | None
-    """What it becomes; None: it is done."""
+    row: DeliveryRow | None
+    """The new row; None: the row is removed or kept as done."""
     required: bool = False
-    """Whether the transaction is rolled back unless the row has that revision."""
+    """True if the transaction is rolled back unless the row has that revision."""
 
     @classmethod
-    def of(cls, position: int, before: Row | None, after: Row | None, *, required: bool = False) -> "Move":
-        """From what is stored to something else, one revision further."""
+    def of(
+        cls, position: int, before: DeliveryRow | None, after: DeliveryRow | None, *, required: bool = False
+    ) -> "RowChange":
+        """Return the change from the stored row to another, one revision further."""
         revision = before.revision if before else 0
         row = after.changed(revision=revision + 1) if after else None
         return cls(position, revision if before else None, row, required)
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """How attempts ended since the last write, for the circuit breaker of all lanes together."""
+class AttemptTally(msgspec.Struct, frozen=True):
+    """The outcomes of attempts since the last write, for the circuit breaker of all lanes together."""
 
     succeeded: int = 0
     failed: int = 0
-    """Those after the last success."""
+    """Failures after the last success."""
 
 
-class Write(msgspec.Struct, frozen=True):
-    """What one transaction writes, fenced by the lane's epoch and revision."""
+class ExchangeWrite(msgspec.Struct, frozen=True):
+    """The writes of one transaction, fenced by the lane's epoch and revision."""
 
     cursor: Cursor
-    moves: Sequence[Move]
-    tally: Tally
+    moves: Sequence[RowChange]
+    tally: AttemptTally
     keep_done: float | None = None
-    """For how many seconds rows are kept of what is done, for people to look at; None: they go at once."""
+    """Seconds for which rows of done messages are kept, for people to look at; None: they are removed at once."""
 
 
-class Ask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a lane wants to know."""
+class ExchangeQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """The questions of a lane to the store."""
 
     now: float
     limit: int
@@ -79,9 +81,9 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     holding: Mapping[int, int]
     """Revisions of the rows that the lane has in memory: while unchanged they are neither due nor loaded again."""
     keys: Sequence[str] = ()
-    """Keys to look up: whether anything stored holds them."""
+    """Keys to look up: does any stored row hold them?"""
     due: bool = False
-    """Whether to look for rows whose `due` has come, whatever their state."""
+    """True to look for rows whose `due` has come, whatever their state."""
     heads_after: str | None = None
     """Once after a start: keys above this one whose lowest row is `waiting`; "" is the beginning."""
     unrouted_after: int | None = None
@@ -95,80 +97,80 @@ class Exchange(msgspec.Struct, Generic[M], frozen=True):
     """Writes and questions for one transaction."""
 
     now: float
-    write: Write | None
-    ask: Ask | None
-    commits: Sequence[Delivery[M]] = ()
+    write: ExchangeWrite | None
+    ask: ExchangeQuery | None
+    commits: Sequence[LaneDelivery[M]] = ()
     """Deliveries that are settled by this transaction itself, or not at all."""
 
     @property
-    def plain(self) -> Write | None:
-        """What is written, if that is a cursor and nothing else."""
+    def plain(self) -> ExchangeWrite | None:
+        """The write, if it is a cursor and nothing else; otherwise None."""
         write = self.write
         if write is None or write.moves or write.tally.failed or self.ask is not None:
             return None
         return write
 
 
-class Loaded(msgspec.Struct, Generic[M], frozen=True):
+class LoadedRow(msgspec.Struct, Generic[M], frozen=True):
     """A row, and its message from the log."""
 
-    row: Row
+    row: DeliveryRow
     message: M
 
 
 class HeldKey(msgspec.Struct, Generic[M], frozen=True):
     """The unsettled rows of a key, lowest first; with `on_park="continue"` without the parked ones."""
 
-    rows: Sequence[Loaded[M]]
+    rows: Sequence[LoadedRow[M]]
     more: bool
-    """Whether there are further ones behind those."""
+    """True if there are further rows behind those."""
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """How many rows the subscription has, of all its lanes."""
+class RowCounts(msgspec.Struct, frozen=True):
+    """The numbers of rows of a subscription, over all its lanes."""
 
     waiting: int = 0
     retrying: int = 0
     unrouted: int = 0
 
 
-class Answer(msgspec.Struct, Generic[M], frozen=True, kw_only=True):
-    """What the store says to an exchange. The questions that were not asked have empty answers."""
+class ExchangeAnswer(msgspec.Struct, Generic[M], frozen=True, kw_only=True):
+    """The answer of the store to an exchange. Questions that were not asked have empty answers."""
 
     moved: Sequence[bool] = ()
-    """For each move, whether it found the revision that it names."""
+    """For each move: True if it found the revision that it names."""
     held: Mapping[str, HeldKey[M]] = msgspec.field(default_factory=dict)
     """For keys that were asked for, that have a row which is due, or that `heads_after` found:
     their rows. A key that was asked for and is not here is free."""
-    due: Sequence[Loaded[M]] = ()
+    due: Sequence[LoadedRow[M]] = ()
     """Rows that are due, lowest first, also those that a person skipped."""
     next_due: float | None = None
-    """When the earliest of the other rows is due that the lane does not hold."""
+    """Time at which the earliest of the other rows is due that the lane does not hold."""
     heads_end: str | None = None
-    """Up to which key heads were looked for; None: there are no further ones."""
-    unrouted: Sequence[Loaded[M]] = ()
+    """The key up to which heads were looked for; None: there are no further ones."""
+    unrouted: Sequence[LoadedRow[M]] = ()
     unrouted_end: int | None = None
-    """Up to where unrouted rows were looked at; None: there are no further ones."""
+    """The position up to which unrouted rows were looked at; None: there are no further ones."""
     rows: bool = True
-    """Whether this lane has any unsettled rows at all."""
-    counts: Counts = Counts()
+    """True if this lane has any unsettled rows."""
+    counts: RowCounts = RowCounts()
     streak: int = 0
     """Attempts of the whole subscription that failed since the last success."""
     stalled: str | None = None
-    """Why the subscription is stalled, if it is."""
+    """The reason why the subscription is stalled; None: it is not."""
 
 
 class LaneState(msgspec.Struct, Generic[M], frozen=True, kw_only=True):
-    """What is stored of a lane when an owner takes it."""
+    """The stored state of a lane when an owner takes it."""
 
     cursor: Cursor
     now: float
     rows: bool = False
-    """Whether it has any unsettled rows."""
-    running: Sequence[Loaded[M]] = ()
+    """True if it has any unsettled rows."""
+    running: Sequence[LoadedRow[M]] = ()
     """Rows that say `running`: their owner vanished."""
     unclean: bool = False
-    """Whether the owner before this one vanished instead of releasing the lane."""
-    counts: Counts = Counts()
+    """True if the owner before this one vanished instead of releasing the lane."""
+    counts: RowCounts = RowCounts()
     streak: int = 0
     stalled: str | None = None

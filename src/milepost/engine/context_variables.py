@@ -19,7 +19,7 @@ ENDED: Final = object()
 """What `next` gives for a call that has ended."""
 
 
-async def call_apart(call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
+async def call_in_copied_context(call: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any) -> None:
     """Call a coroutine function in a copy of the context, and wait until it has ended."""
     variables = copy_context()
     suspended = variables.run(first_step, call, arguments)

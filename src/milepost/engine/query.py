@@ -1,9 +1,7 @@
 """What a reader or a subscription is after, as a query of the log."""
 
 from milepost.filter import Filter
-from milepost.log.reader import Condition, Query
-from milepost.log.selection import Selection
-from milepost.log.since import Since
+from milepost.log.query import PropertyCondition, Query, Selection, Since
 
 
 def query_of(
@@ -13,5 +11,5 @@ def query_of(
     if where is None:
         return Query(selection, since=since, backwards=backwards)
     implied = where.pushdown()
-    condition = None if implied is None else Condition(implied.path, implied.variables)
+    condition = None if implied is None else PropertyCondition(implied.path, implied.variables)
     return Query(selection, since, condition, where.matches, backwards)

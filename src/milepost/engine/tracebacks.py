@@ -8,17 +8,17 @@ import traceback
 from collections.abc import Iterator
 from types import CodeType, FrameType, TracebackType
 
-from milepost.dispatch.reasons import one_line
+from milepost.dispatch.retry import one_line
 
-KEPT = 256
+MAX_REMEMBERED_TRACEBACKS = 256
 """How many places are remembered."""
-DEEPEST = 64
+MAX_TRACEBACK_DEPTH = 64
 """The most calls of one: deeper ones are rare, and long."""
 
-Call = tuple[CodeType, str, int, int]
+FramePosition = tuple[CodeType, str, int, int]
 """Its code, the file that was compiled, and how far in it: equal code of two files is one for Python."""
 
-_known: dict[tuple[Call, ...], str] = {}
+_remembered_texts: dict[tuple[FramePosition, ...], str] = {}
 """Tracebacks by the calls down to where an error was raised."""
 
 
@@ -60,18 +60,18 @@ def _says_more(error: BaseException) -> bool:
 
 def _text_of(raised_at: TracebackType) -> str:
     place = tuple(_calls(raised_at))
-    known = _known.get(place)
+    known = _remembered_texts.get(place)
     if known is not None:
         return known
     text = "".join(["Traceback (most recent call last):\n", *traceback.format_tb(raised_at)])
-    if len(place) <= DEEPEST:
-        if len(_known) >= KEPT:
-            _known.clear()
-        _known[place] = text
+    if len(place) <= MAX_TRACEBACK_DEPTH:
+        if len(_remembered_texts) >= MAX_REMEMBERED_TRACEBACKS:
+            _remembered_texts.clear()
+        _remembered_texts[place] = text
     return text
 
 
-def _calls(raised_at: TracebackType | None) -> Iterator[Call]:
+def _calls(raised_at: TracebackType | None) -> Iterator[FramePosition]:
     while raised_at is not None:
         code = raised_at.tb_frame.f_code
         yield code, code.co_filename, raised_at.tb_lasti, raised_at.tb_lineno

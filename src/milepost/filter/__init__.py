@@ -11,7 +11,7 @@ from milepost.filter.explain import Explanation
 from milepost.filter.filter import MAX_BYTES, Filter, compile_filter
 from milepost.filter.index import FilterIndex, Handle
 from milepost.filter.parser import MAX_LEVELS, MAX_OPERATORS
-from milepost.filter.problem import Problem
+from milepost.filter.problem import FilterProblem
 from milepost.filter.pushdown import Pushdown
 
 __all__ = [
@@ -22,8 +22,8 @@ __all__ = [
     "Filter",
     "FilterError",
     "FilterIndex",
+    "FilterProblem",
     "Handle",
-    "Problem",
     "Pushdown",
     "compile_filter",
 ]

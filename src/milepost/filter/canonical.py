@@ -18,7 +18,7 @@ from milepost.filter.values import Value
 
 __all__ = ["canonical", "literal"]
 
-_TIGHTEST = UNARY_PRECEDENCE + 1
+_TIGHTEST_PRECEDENCE = UNARY_PRECEDENCE + 1
 
 
 def canonical(node: Node) -> str:
@@ -65,4 +65,4 @@ def _precedence(node: Node) -> int:
         case Not() | Negative():
             return UNARY_PRECEDENCE
         case _:
-            return _TIGHTEST
+            return _TIGHTEST_PRECEDENCE

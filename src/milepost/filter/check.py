@@ -6,23 +6,14 @@ when it is evaluated.
 
 from collections.abc import Sequence
 
-from milepost.filter.problem import Problem
-from milepost.filter.tree import (
-    Arithmetic,
-    Comparison,
-    Junction,
-    Negative,
-    Node,
-    Not,
-    Property,
-    walk,
-)
+from milepost.filter.problem import FilterProblem
+from milepost.filter.tree import Arithmetic, Comparison, Junction, Negative, Node, Not, Property, walk
 from milepost.filter.values import Kind
 
 __all__ = ["check", "misuse", "wrong_result"]
 
 
-def check(tree: Node) -> Problem | None:
+def check(tree: Node) -> FilterProblem | None:
     """What is wrong with a tree whatever the message, from left to right, or None."""
     for node in walk(tree):
         if problem := misuse(node, [child.kind for child in node.children]):
@@ -30,7 +21,7 @@ def check(tree: Node) -> Problem | None:
     return wrong_result(tree, tree.kind)
 
 
-def misuse(node: Node, kinds: Sequence[Kind | None]) -> Problem | None:
+def misuse(node: Node, kinds: Sequence[Kind | None]) -> FilterProblem | None:
     """What is wrong with a node whose first children have these kinds; None is an unknown one."""
     match node:
         case Not():
@@ -47,18 +38,18 @@ def misuse(node: Node, kinds: Sequence[Kind | None]) -> Problem | None:
             return None
 
 
-def wrong_result(tree: Node, kind: Kind | None) -> Problem | None:
+def wrong_result(tree: Node, kind: Kind | None) -> FilterProblem | None:
     """What is wrong with a whole filter whose value has this kind."""
     if kind in (None, Kind.BOOLEAN):
         return None
-    return Problem("type", tree.offset, f"the result of a filter is a boolean, but this is {kind.value}")
+    return FilterProblem("type", tree.offset, f"the result of a filter is a boolean, but this is {kind.value}")
 
 
-def _operand(node: Node, operator: str, wanted: Kind, kinds: Sequence[Kind | None]) -> Problem | None:
+def _operand(node: Node, operator: str, wanted: Kind, kinds: Sequence[Kind | None]) -> FilterProblem | None:
     for child, kind in zip(node.children, kinds, strict=False):
         if kind not in (None, wanted):
             summary = f'"{operator}" takes {wanted.value}, but this is {kind.value}'
-            return Problem("type", child.offset, summary, _operand_hint(node, child))
+            return FilterProblem("type", child.offset, summary, _operand_hint(node, child))
     return None
 
 
@@ -68,14 +59,14 @@ def _operand_hint(node: Node, child: Node) -> str | None:
     return None
 
 
-def _comparison(node: Comparison, left: Kind | None, right: Kind | None) -> Problem | None:
+def _comparison(node: Comparison, left: Kind | None, right: Kind | None) -> FilterProblem | None:
     if node.ordered and Kind.BOOLEAN in (left, right):
         summary = f'"{node.operator}" compares integers or strings, not booleans'
-        return Problem("type", node.offset, summary, _order_hint(node))
+        return FilterProblem("type", node.offset, summary, _order_hint(node))
     if left is None or right is None or left is right:
         return None
     summary = f'"{node.operator}" compares values of one type, not {left.value} with {right.value}'
-    return Problem("type", node.offset, summary, _equality_hint(node))
+    return FilterProblem("type", node.offset, summary, _equality_hint(node))
 
 
 def _order_hint(node: Comparison) -> str | None:

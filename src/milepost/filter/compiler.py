@@ -26,7 +26,8 @@ from milepost.filter.tree import (
     Property,
     String,
 )
-from milepost.filter.values import MAX_INTEGER, MIN_INTEGER, Kind
+from milepost.filter.values import Kind
+from milepost.names import MAX_INTEGER, MIN_INTEGER
 
 __all__ = ["Decision", "compile_tree"]
 
@@ -34,7 +35,7 @@ Decision: TypeAlias = Callable[[Mapping[str, object]], bool]
 """Says whether a message's properties match."""
 
 _CACHED_SHAPES = 1024
-_DEEPEST = 40  # Python refuses source that is indented by more than 100 levels.
+_MAX_NESTED_BLOCKS = 40  # Python refuses source that is indented by more than 100 levels.
 _NAMES: dict[str, Any] = {
     "__builtins__": {},
     **{known.__name__: known for known in (type, int, str, bool, KeyError, Exception)},
@@ -172,7 +173,7 @@ class _Body:
         return code
 
     def _junction(self, node: Junction) -> str:
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_NESTED_BLOCKS:
             return self._apart(node)
         first, *rest = node.operands
         result = self._assigned(self._boolean(first))

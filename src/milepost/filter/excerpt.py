@@ -4,8 +4,8 @@ from unicodedata import combining, east_asian_width
 
 __all__ = ["excerpt", "on_one_line"]
 
-_WIDTH = 72
-_BEFORE = 48
+_WIDTH_CHARACTERS = 72
+_BEFORE_CHARACTERS = 48
 
 
 def excerpt(text: str, offset: int) -> tuple[str, str]:
@@ -13,8 +13,8 @@ def excerpt(text: str, offset: int) -> tuple[str, str]:
     start = max(text.rfind("\n", 0, offset), text.rfind("\r", 0, offset)) + 1
     line = text[start:].partition("\n")[0].partition("\r")[0]
     column = offset - start
-    first = max(0, min(column - _BEFORE, len(line) - _WIDTH))
-    last = min(len(line), first + _WIDTH)
+    first = max(0, min(column - _BEFORE_CHARACTERS, len(line) - _WIDTH_CHARACTERS))
+    last = min(len(line), first + _WIDTH_CHARACTERS)
     opening, closing = "…" * (first > 0), "…" * (last < len(line))
     before = opening + line[first:column]
     return f"    {_visible(before + line[column:last] + closing)}", f"    {_blank(before)}^"

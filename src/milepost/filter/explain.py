@@ -13,7 +13,7 @@ from milepost.filter import hints
 from milepost.filter.canonical import canonical, literal
 from milepost.filter.check import misuse, wrong_result
 from milepost.filter.excerpt import on_one_line
-from milepost.filter.problem import Problem
+from milepost.filter.problem import FilterProblem
 from milepost.filter.tree import (
     Arithmetic,
     Boolean,
@@ -31,8 +31,8 @@ from milepost.filter.values import Value, is_integer, kind_of, value_of
 
 __all__ = ["Explanation", "explain"]
 
-_TEXT_WIDTH = 60
-_VALUE_WIDTH = 40
+_MAX_TEXT_CHARACTERS = 60
+_MAX_VALUE_CHARACTERS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Explanation:
 
     node: Node
     value: Value | None = None
-    problem: Problem | None = None
+    problem: FilterProblem | None = None
     children: tuple["Explanation", ...] = ()
 
     @property
@@ -86,7 +86,7 @@ class Explanation:
         waiting = [("", self)]
         while waiting:
             indent, part = waiting.pop()
-            yield indent + on_one_line(part.text, _TEXT_WIDTH), part._outcome()
+            yield indent + on_one_line(part.text, _MAX_TEXT_CHARACTERS), part._outcome()
             waiting += [
                 (indent + "  ", child)
                 for child in reversed(part.children)
@@ -96,7 +96,7 @@ class Explanation:
     def _outcome(self) -> str:
         if self.problem is None:
             shown = "not evaluated" if self.value is None else literal(self.value)
-            return on_one_line(shown, _VALUE_WIDTH)
+            return on_one_line(shown, _MAX_VALUE_CHARACTERS)
         if any(child.problem for child in self.children):
             return "error"
         hint = f" ({self.problem.hint})" if self.problem.hint else ""
@@ -138,13 +138,13 @@ def _property(node: Property, properties: Mapping[str, object], on_the_right: bo
     except KeyError:
         hint = hints.missing_property(node.name, properties, on_the_right)
         summary = f'the message has no property "{node.name}"'
-        return Explanation(node, problem=Problem("name", node.offset, summary, hint))
+        return Explanation(node, problem=FilterProblem("name", node.offset, summary, hint))
     except Exception:  # a mapping may run anybody's code
         return _unreadable(node)
     value = value_of(raw)
     if value is None:
         summary = f'property "{node.name}" is {_in_words(raw)}, not an integer, string or boolean'
-        return Explanation(node, problem=Problem("type", node.offset, summary))
+        return Explanation(node, problem=FilterProblem("type", node.offset, summary))
     return Explanation(node, value)
 
 
@@ -157,7 +157,7 @@ def _exists(node: Exists, properties: Mapping[str, object]) -> Explanation:
 
 def _unreadable(node: Property | Exists) -> Explanation:
     summary = f'property "{node.name}" cannot be read'
-    return Explanation(node, problem=Problem("type", node.offset, summary))
+    return Explanation(node, problem=FilterProblem("type", node.offset, summary))
 
 
 _STRANGERS: list[tuple[type, str]] = [
@@ -195,12 +195,12 @@ def _combined(node: Node, parts: tuple[Explanation, ...]) -> Explanation:
     if problem:
         return Explanation(node, problem=problem, children=parts)
     result = _result(node, values)
-    if isinstance(result, Problem):
+    if isinstance(result, FilterProblem):
         return Explanation(node, problem=result, children=parts)
     return Explanation(node, result, children=parts)
 
 
-def _result(node: Node, values: list[Value]) -> Value | Problem:
+def _result(node: Node, values: list[Value]) -> Value | FilterProblem:
     match node:
         case Not():
             return not values[0]
@@ -214,14 +214,14 @@ def _result(node: Node, values: list[Value]) -> Value | Problem:
             return values[-1]
 
 
-def _arithmetic(node: Node, compute: Callable[..., int], *values: Value) -> int | Problem:
+def _arithmetic(node: Node, compute: Callable[..., int], *values: Value) -> int | FilterProblem:
     try:
         result = compute(*values)
     except ZeroDivisionError:
-        return Problem("arithmetic", node.offset, "a division by zero")
+        return FilterProblem("arithmetic", node.offset, "a division by zero")
     if is_integer(result):
         return result
-    return Problem("arithmetic", node.offset, "the result is outside the 64 bits of an integer")
+    return FilterProblem("arithmetic", node.offset, "the result is outside the 64 bits of an integer")
 
 
 def _quotient(dividend: int, divisor: int) -> int:

@@ -9,7 +9,7 @@ from milepost.filter.check import check
 from milepost.filter.compiler import Decision, compile_tree
 from milepost.filter.explain import Explanation, explain
 from milepost.filter.parser import parse
-from milepost.filter.problem import Problem
+from milepost.filter.problem import FilterProblem
 from milepost.filter.pushdown import Pushdown
 from milepost.filter.tree import Exists, Node, Property, walk
 
@@ -94,7 +94,7 @@ def _checked(text: str) -> Node:
     if len(encoded) > MAX_BYTES:
         offset = len(encoded[:MAX_BYTES].decode(errors="ignore"))
         summary = f"the filter has {len(encoded):,} bytes, more than {MAX_BYTES:,}"
-        raise Problem("too_long", offset, summary).error(text)
+        raise FilterProblem("too_long", offset, summary).error(text)
     tree = parse(text)
     if problem := check(tree):
         raise problem.error(text)

@@ -46,7 +46,7 @@ _MEANT = {
     "!=": "!=",
     "!": "!=",
 }
-_SHOWN = 40
+_MAX_QUOTED_CHARACTERS = 40
 
 
 def character(found: str) -> str:
@@ -74,7 +74,7 @@ def _quoted(text: str, offset: int) -> str:
     content = text[offset + 1 : end if end > 0 else len(text)]
     if '"' in content or "\\" in content:
         return 'strings stand in double quotes, with \\" and \\\\ for a quote and a backslash'
-    return f'strings stand in double quotes: did you mean "{on_one_line(content, _SHOWN)}"?'
+    return f'strings stand in double quotes: did you mean "{on_one_line(content, _MAX_QUOTED_CHARACTERS)}"?'
 
 
 def open_string(text: str, offset: int) -> str | None:

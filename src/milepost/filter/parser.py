@@ -4,7 +4,7 @@ from typing import cast, get_args
 
 from milepost.errors import FilterError
 from milepost.filter import hints
-from milepost.filter.problem import Problem
+from milepost.filter.problem import FilterProblem
 from milepost.filter.scanner import Token, scan
 from milepost.filter.tree import (
     Arithmetic,
@@ -22,7 +22,8 @@ from milepost.filter.tree import (
     Property,
     String,
 )
-from milepost.filter.values import MAX_INTEGER, MIN_INTEGER, is_integer
+from milepost.filter.values import is_integer
+from milepost.names import MAX_INTEGER, MIN_INTEGER
 
 __all__ = ["MAX_LEVELS", "MAX_OPERATORS", "PRECEDENCE", "UNARY_PRECEDENCE", "parse"]
 
@@ -109,7 +110,7 @@ class _Parser:
         value = -int(token.value) if sign else int(token.value)
         if not is_integer(value):
             summary = f"expected an integer from {MIN_INTEGER} to {MAX_INTEGER}"
-            raise Problem("syntax", start.offset, summary).error(self._text)
+            raise FilterProblem("syntax", start.offset, summary).error(self._text)
         return Integer(value, start.offset)
 
     def _name(self) -> Node:
@@ -159,7 +160,7 @@ class _Parser:
             raise self._too_complex(token, f"more than {MAX_LEVELS} levels of nesting")
 
     def _too_complex(self, token: Token, summary: str) -> FilterError:
-        return Problem("too_complex", token.offset, summary).error(self._text)
+        return FilterProblem("too_complex", token.offset, summary).error(self._text)
 
     def _not_an_operator(self, otherwise: str) -> FilterError:
         return self._unexpected(f"an operator or {otherwise}", self._operator_hint())
@@ -177,7 +178,7 @@ class _Parser:
         summary = f"expected {expected}, found {self._token}"
         if self._token.symbol == "stray":
             hint = hints.stray(self._text, self._token.offset)
-        return Problem("syntax", self._token.offset, summary, hint).error(self._text)
+        return FilterProblem("syntax", self._token.offset, summary, hint).error(self._text)
 
 
 def _prefixed(prefix: Token, operand: Node) -> Node:

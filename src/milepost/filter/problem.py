@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from milepost.errors import FilterError
 from milepost.filter.excerpt import excerpt
 
-__all__ = ["Problem"]
+__all__ = ["FilterProblem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class FilterProblem:
     """A kind of error, its place, what is wrong in one line, and what was probably meant."""
 
     kind: str

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from milepost.filter import hints
 from milepost.filter.excerpt import on_one_line
-from milepost.filter.problem import Problem
+from milepost.filter.problem import FilterProblem
 from milepost.filter.values import Value
 from milepost.names import is_property_name
 
@@ -30,7 +30,7 @@ _SPELLINGS = {
 }
 _WORD_VALUES = {"true": True, "false": False}
 _DIGITS_OF_AN_INTEGER = 19
-_SHOWN = 24
+_MAX_QUOTED_CHARACTERS = 24
 
 
 class Token(NamedTuple):
@@ -48,8 +48,8 @@ class Token(NamedTuple):
             case "stray":
                 return hints.character(self.source)
             case "string":
-                return f"the string {on_one_line(self.source, _SHOWN)}"
-        return f'"{on_one_line(self.source, _SHOWN)}"'
+                return f"the string {on_one_line(self.source, _MAX_QUOTED_CHARACTERS)}"
+        return f'"{on_one_line(self.source, _MAX_QUOTED_CHARACTERS)}"'
 
 
 def scan(text: str) -> Iterator[Token]:
@@ -88,10 +88,10 @@ def _word(word: str, offset: int) -> Token:
 def _integer(text: str, offset: int) -> Token:
     end = _skip(_DIGITS, text, offset)
     if _skip(_NUMBER_LIKE, text, offset) != end:
-        looks = on_one_line(text[offset : _skip(_NUMBER_LIKE, text, offset)], _SHOWN)
+        looks = on_one_line(text[offset : _skip(_NUMBER_LIKE, text, offset)], _MAX_QUOTED_CHARACTERS)
         summary = f'expected an integer or a name, found "{looks}"'
         hint = "a number has digits only; a name starts with a letter"
-        raise Problem("syntax", offset, summary, hint).error(text)
+        raise FilterProblem("syntax", offset, summary, hint).error(text)
     source = text[offset:end]
     # Python refuses to read very long numbers; one digit too many is as wrong as a thousand.
     significant = source.lstrip("0")[: _DIGITS_OF_AN_INTEGER + 1]
@@ -106,7 +106,7 @@ def _string(text: str, offset: int) -> Token:
         parts.append(text[position:end])
         if end == len(text):
             summary = "expected a closing quote for this string, found the end"
-            raise Problem("syntax", offset, summary, hints.open_string(text, offset)).error(text)
+            raise FilterProblem("syntax", offset, summary, hints.open_string(text, offset)).error(text)
         if text[end] == '"':
             break
         parts.append(_escaped(text, end))
@@ -114,7 +114,7 @@ def _string(text: str, offset: int) -> Token:
     value = "".join(parts)
     if lone := _SURROGATE.search(text, offset, end):
         summary = f"expected a character, found half of one, {hints.character(lone.group())}"
-        raise Problem("syntax", lone.start(), summary).error(text)
+        raise FilterProblem("syntax", lone.start(), summary).error(text)
     return Token("string", text[offset : end + 1], offset, value)
 
 
@@ -123,7 +123,7 @@ def _escaped(text: str, backslash: int) -> str:
     if following not in ('"', "\\"):
         summary = 'expected " or \\ after this backslash'
         hint = "a backslash is written twice; other characters need none before them"
-        raise Problem("syntax", backslash, summary, hint).error(text)
+        raise FilterProblem("syntax", backslash, summary, hint).error(text)
     return following
 
 

@@ -3,13 +3,12 @@
 from enum import Enum
 from typing import TypeAlias
 
-__all__ = ["MAX_INTEGER", "MIN_INTEGER", "Kind", "Value", "is_integer", "kind_of", "value_of"]
+from milepost.names import MAX_INTEGER, MIN_INTEGER
+
+__all__ = ["Kind", "Value", "is_integer", "kind_of", "value_of"]
 
 Value: TypeAlias = bool | int | str
 """A value of the language: a boolean, an integer of 64 bits, or a string."""
-
-MIN_INTEGER = -(2**63)
-MAX_INTEGER = 2**63 - 1
 
 
 class Kind(Enum):

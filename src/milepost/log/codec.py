@@ -1,30 +1,99 @@
-"""Payloads to JSON and back: which class belongs to which type, and how old payloads become new ones."""
+"""Payloads to JSON and back: which class belongs to which type, and how old payloads become new ones.
+
+A Pydantic model is stored by the names of its fields, whatever aliases they have: it may be dumped by one alias
+and
+validated by another, or by several, and the names are the only ones that both sides have. What others wrote by the
+aliases is read as well.
+"""
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
 
 from milepost.errors import InvalidMessage, TooLarge
-from milepost.log import models
 from milepost.log.message import EncodedMessage, EncodedObject, Message, NewMessage
-from milepost.names import MAX_NAME_BYTES, MAX_PROPERTIES, is_property_name
+from milepost.names import MAX_INTEGER, MAX_NAME_BYTES, MAX_PROPERTIES, MIN_INTEGER, is_property_name
+
+
+def is_model(cls: type) -> bool:
+    """Return True for a class of Pydantic models, without importing Pydantic."""
+    return hasattr(cls, "model_dump_json")
+
+
+def model_to_json(model: Any) -> msgspec.Raw:
+    """Return a model as JSON that `read_model_json` takes: by the names of its fields, without computed ones."""
+    return msgspec.Raw(model.model_dump_json(by_alias=False, round_trip=True).encode())
+
+
+def model_to_plain(model: Any) -> Any:
+    """Return the same as values that JSON has."""
+    return model.model_dump(mode="json", by_alias=False, round_trip=True)
+
+
+def read_model_json(cls: Any, raw: str | bytes) -> Any:
+    """Return the model of a JSON text; raises what Pydantic raises."""
+    return cls.model_validate_json(raw, **_name_options(cls))
+
+
+def read_model(cls: Any, value: Any) -> Any:
+    """Return the model of a value that is not JSON, such as an instance; raises what Pydantic raises."""
+    return cls.model_validate(value, **_name_options(cls))
+
+
+@lru_cache(maxsize=10_000)
+def _name_options(cls: Any) -> Mapping[str, bool]:
+    """Return which names a class of models is read by; nothing where none of its fields has an alias."""
+    clashes = list(_alias_clashes(cls.__pydantic_core_schema__))
+    if not clashes:
+        return {}
+    # Where an alias is also the name of another field, only names are unequivocal.
+    return {"by_name": True, "by_alias": not any(clashes)}
+
+
+def _alias_clashes(schema: object) -> Iterator[bool]:
+    """Yield for each field with an alias, also of models within, whether another field beside it has that name."""
+    parts = [schema]
+    while parts:
+        match parts.pop():
+            case Mapping() as part:
+                fields = part.get("fields")
+                if isinstance(fields, list):
+                    fields = {
+                        each["name"]: each for each in fields if isinstance(each, Mapping) and "name" in each
+                    }
+                if isinstance(fields, Mapping):
+                    for name, field in fields.items():
+                        if isinstance(field, Mapping) and (aliases := _alias_names(field.get("validation_alias"))):
+                            yield not aliases.isdisjoint(fields.keys() - {name})
+                parts += part.values()
+            case list() | tuple() as several:
+                parts += several
+
+
+def _alias_names(alias: Any) -> set[str]:
+    """Return the names in an alias: a text, a path, or a choice of paths."""
+    if isinstance(alias, str):
+        return {alias}
+    paths = [each if isinstance(each, list) else [each] for each in alias or ()]
+    return {path[0] for path in (paths if alias and isinstance(alias[0], list) else paths[:1])}
+
 
 Upcast = Callable[[Any], Any]
 
-MIN_INTEGER, MAX_INTEGER = -(2**63), 2**63 - 1
 _ESCAPED_NUL = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
 _VERSION_KEY = "schema_version"
-_NOTHING: Mapping[str, str] = {}
+_NO_METADATA: Mapping[str, str] = {}
 
 # Names that were found to be good, so that each is looked at once: a program has few.
-_good_types: set[str] = set()
-_good_properties: set[str] = set()
-_REMEMBERED = 10_000
+_checked_types: set[str] = set()
+_checked_properties: set[str] = set()
+_MAX_CHECKED_NAMES = 10_000
 
 
 @dataclass(frozen=True)
@@ -59,6 +128,10 @@ class Codec:
         self._by_class: dict[type, MessageClass] = {}
         self._by_name: dict[str, MessageClass] = {}
         self._upcasts: dict[tuple[str, int], Upcast] = {}
+
+    def without_classes(self) -> "Codec":
+        """Return a codec that knows no class: it reads payloads as they are stored."""
+        return Codec(self._max_message_bytes)
 
     def register(self, declared: MessageClass) -> None:
         """Add a class; refuse a name that another class has, and a second name for one class.
@@ -100,7 +173,7 @@ class Codec:
         self._by_name |= other._by_name
         self._upcasts |= other._upcasts
 
-    def encode(self, payloads: Iterable[Any], along: Mapping[str, str] = _NOTHING) -> bytes:
+    def encode(self, payloads: Iterable[Any], along: Mapping[str, str] = _NO_METADATA) -> bytes:
         """The messages of one append as a JSON array, each checked.
 
         What is to go `along` is in the metadata of each message that has none of these names itself.
@@ -110,7 +183,7 @@ class Codec:
             _refuse_repeated_ids(messages)
         unchecked = [message for message in messages if not isinstance(message, EncodedMessage)]
         try:
-            encoded = _ENCODER.encode([_fields(message, along) for message in messages])
+            encoded = _ENCODER.encode([_message_fields(message, along) for message in messages])
         except _ENCODING_ERRORS:
             self._look_closer(unchecked)
             raise
@@ -205,14 +278,14 @@ class Codec:
         return None
 
 
-def _fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any] | msgspec.Raw:
+def _message_fields(message: NewMessage, along: Mapping[str, str]) -> dict[str, Any] | msgspec.Raw:
     if isinstance(message, EncodedMessage) and (not along or not along.keys().isdisjoint(message.metadata)):
         return message.encoded
-    if type(message.type) is not str or message.type not in _good_types:
+    if type(message.type) is not str or message.type not in _checked_types:
         check_type(message.type)
-        _remember(_good_types, message.type)
+        _remember_name(_checked_types, message.type)
     data = message.data
-    fields = {"type": message.type, "data": models.json_of(data) if models.is_model(type(data)) else data}
+    fields = {"type": message.type, "data": model_to_json(data) if is_model(type(data)) else data}
     if message.properties:
         check_properties(message.properties)
         fields["properties"] = message.properties
@@ -267,7 +340,7 @@ def check_properties(properties: Mapping[str, Any]) -> None:
     if len(properties) > MAX_PROPERTIES:
         raise TooLarge("properties", f"{len(properties)} of them, over the limit of {MAX_PROPERTIES}")
     for name, value in properties.items():
-        if name not in _good_properties:
+        if name not in _checked_properties:
             _check_property_name(name)
         if not isinstance(value, int | str):
             raise InvalidMessage(
@@ -290,11 +363,11 @@ def _check_property_name(name: str) -> None:
             f"properties[{name!r}]",
             "a filter cannot say this name: a letter, then letters, digits, _ and . are wanted",
         )
-    _remember(_good_properties, name)
+    _remember_name(_checked_properties, name)
 
 
-def _remember(good: set[str], name: str) -> None:
-    if len(good) < _REMEMBERED:
+def _remember_name(good: set[str], name: str) -> None:
+    if len(good) < _MAX_CHECKED_NAMES:
         good.add(name)
 
 
@@ -329,8 +402,8 @@ def _uuid(given: UUID | str) -> str:
 def _encode_model(value: Any) -> Any:
     if isinstance(value, EncodedObject):
         return value.raw
-    if models.is_model(type(value)):
-        return models.plain(value)
+    if is_model(type(value)):
+        return model_to_plain(value)
     raise TypeError(f"objects of type {type(value).__name__} are not supported")
 
 
@@ -340,7 +413,7 @@ _ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
 
 def _encode(field: str, value: Any) -> bytes:
     try:
-        encoded = _ENCODER.encode(models.json_of(value) if models.is_model(type(value)) else value)
+        encoded = _ENCODER.encode(model_to_json(value) if is_model(type(value)) else value)
     except _ENCODING_ERRORS as error:
         raise InvalidMessage(field, f"it cannot be stored as JSON: {error}") from error
     if b"\\u0000" in encoded and _ESCAPED_NUL.search(encoded):
@@ -360,7 +433,7 @@ def _has_non_finite(value: Any) -> bool:
         return any(map(_has_non_finite, value.values()))
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return any(map(_has_non_finite, value))
-    if models.is_model(type(value)):
+    if is_model(type(value)):
         return _has_non_finite(value.model_dump())
     if isinstance(value, msgspec.Struct) or is_dataclass(value):
         return _has_non_finite(msgspec.structs.asdict(value) if isinstance(value, msgspec.Struct) else vars(value))
@@ -369,8 +442,8 @@ def _has_non_finite(value: Any) -> bool:
 
 def _decode(message: Message[Any], cls: Any) -> Any:
     try:
-        if models.is_model(cls):
-            return models.read_json(cls, message.raw)
+        if is_model(cls):
+            return read_model_json(cls, message.raw)
         return msgspec.json.decode(message.raw, type=cls, dec_hook=_decode_model)
     except (ValueError, TypeError, RecursionError) as error:
         raise _undecodable(message, cls, error) from error
@@ -378,26 +451,76 @@ def _decode(message: Message[Any], cls: Any) -> Any:
 
 def _convert(message: Message[Any], data: Any, cls: Any) -> Any:
     try:
-        if models.is_model(cls):
-            return _model_of(data, cls)
+        if is_model(cls):
+            return _model_from_upcast(data, cls)
         return msgspec.convert(data, cls, str_keys=True, dec_hook=_decode_model)
     except (ValueError, TypeError) as error:
         raise _undecodable(message, cls, error) from error
 
 
-def _model_of(data: Any, cls: Any) -> Any:
+def _model_from_upcast(data: Any, cls: Any) -> Any:
     """Return what an upcast made as a model: read as JSON, as a payload is that no upcast has changed."""
     try:
         raw = None if isinstance(data, cls) else _ENCODER.encode(data)
     except _ENCODING_ERRORS:
         raw = None
-    return models.read(cls, data) if raw is None else models.read_json(cls, raw)
+    return read_model(cls, data) if raw is None else read_model_json(cls, raw)
 
 
 def _decode_model(cls: type, value: Any) -> Any:
     """Read a model that is a field of another payload; leave what else msgspec does not know for it to refuse."""
-    return _model_of(value, cls) if models.is_model(cls) else value
+    return _model_from_upcast(value, cls) if is_model(cls) else value
 
 
 def _undecodable(message: Message[Any], cls: Any, error: Exception) -> InvalidMessage:
     return InvalidMessage("data", f"{message!r} does not decode as {getattr(cls, '__name__', cls)}: {error}")
+
+
+PayloadClass = TypeVar("PayloadClass", bound=type)
+UpcastFunction = TypeVar("UpcastFunction", bound=Callable[..., Any])
+
+
+class MessageDeclarations:
+    """The declarations of messages: decorators of whatever appends and reads."""
+
+    _codec: Codec
+
+    def adopt_messages(self, other: "MessageDeclarations") -> None:
+        """Take over the classes and upcasts of messages that another one has."""
+        self._codec.adopt(other._codec)
+
+    def message(
+        self,
+        name: str | None = None,
+        *,
+        version: int = 1,
+        aliases: Iterable[str] = (),
+        properties: Iterable[str] = (),
+    ) -> Callable[[PayloadClass], PayloadClass]:
+        """Registers a dataclass, a msgspec struct or a Pydantic model as the payload of a type.
+
+        Args:
+            name: The stored type. Defaults to the class's own name.
+            version: Grows when old payloads no longer fit; `upcast` then takes them along. Defaults to 1.
+            aliases: Older names of the type, which decode to this class too.
+            properties: Fields that are copied to the message's properties, where filters see them.
+        """
+
+        if isinstance(name, type):
+            raise TypeError(f"write @mp.message() above {name.__name__}, with parentheses")
+
+        def register(cls: PayloadClass) -> PayloadClass:
+            declared = MessageClass(cls, name or cls.__name__, version, tuple(aliases), tuple(properties))
+            self._codec.register(declared)
+            return cls
+
+        return register
+
+    def upcast(self, name: str, *, from_version: int) -> Callable[[UpcastFunction], UpcastFunction]:
+        """Registers the function that takes a decoded payload of `from_version` to the next version."""
+
+        def register(function: UpcastFunction) -> UpcastFunction:
+            self._codec.register_upcast(name, from_version, function)
+            return function
+
+        return register

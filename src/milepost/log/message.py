@@ -134,6 +134,11 @@ class Message(msgspec.Struct, Generic[T], eq=False, gc=False):
         return _TIME_ZERO + timedelta(microseconds=int.from_bytes(self._time, "big", signed=True))
 
     @property
+    def identity(self) -> bytes:
+        """The id and the time, as bytes: the same message, appended again, has another time."""
+        return bytes(self._id) + bytes(self._time)
+
+    @property
     def category(self) -> str:
         """What stands before the first dash of the stream's name."""
         return category_of(self.stream)

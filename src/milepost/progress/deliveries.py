@@ -1,33 +1,20 @@
-"""Messages that need attention of their own, for a person: to look at, to try again, to pass over."""
+"""Deliveries as they are looked at, decided about, claimed and settled."""
 
-from collections.abc import AsyncGenerator, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
+from uuid import UUID
 
 import msgspec
 
 from milepost.dispatch import State
-from milepost.log.database import Database
-from milepost.log.statements import Statements
-from milepost.progress.deadlocks import despite_deadlocks
-
-SPAN = 10_000
-"""How many rows one statement looks through for those that are meant."""
-LAST = 2**63 - 1
-"""Above every position."""
-
-_REFUSALS = {
-    None: "it has no delivery: it was handled, is not reached yet, or is not for this subscription",
-    State.RUNNING: "it is running: wait for how that ends",
-    State.WAITING: "it waits behind another of its key: decide about that one",
-    State.UNROUTED: "no consumer takes it: it goes out as soon as one does",
-    State.SKIPPED: "it was skipped before",
-    State.DONE: "it is done",
-    State.PARKED: "it is parked by now: decide again if that is still wanted",
-    State.RETRYING: "it is retrying by now: decide again if that is still wanted",
-}
+from milepost.errors import Unavailable
+from milepost.log.query import Since
+from milepost.names import MAX_POSITION_NUMBER
+from milepost.progress.protocol import PassedBeforeReplay
 
 
 class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +45,7 @@ class StoredDelivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class DeliveryChoice:
     """Which deliveries of a subscription are meant; all that is said has to hold."""
 
     states: frozenset[State] = frozenset(State)
@@ -66,12 +53,12 @@ class Choice:
     reason: str | None = None
     """A part of the reason, in upper or lower case."""
     after: int = 0
-    up_to: int = LAST
+    up_to: int = MAX_POSITION_NUMBER
     """The last position."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
+class NamedDeliveries:
     """Deliveries that are meant by their positions, as far as each is in one of these states."""
 
     positions: Sequence[int]
@@ -111,59 +98,166 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """With `all` and `up_to`, where the limit was reached: what to give as `after` to go on after these."""
 
 
-class PostgresDeliveries:
-    """The deliveries of one subscription, in a schema of a database."""
+ClaimOutcome = Literal["ack", "retry", "park", "skip", "extend"]
 
-    def __init__(self, database: Database, schema: str, subscription: int) -> None:
-        self._database = database.within(None)
-        self._statements = Statements(schema, "milepost.progress")
-        self._subscription = subscription
 
-    async def chosen(self, choice: Choice) -> AsyncGenerator[list[SeenDelivery], None]:
-        """Those that are meant, in order of position, in lists of at most `SPAN`."""
-        after: int | None = choice.after
-        while after is not None:
-            [[positions, states, revisions, after]] = await self._execute(
-                "choose_deliveries",
-                states=sorted(choice.states),
-                key=choice.key,
-                reason=choice.reason,
-                after=after,
-                up_to=choice.up_to,
-                span=SPAN,
-            )
-            if positions:
-                found = zip(positions, states, revisions, strict=True)
-                yield [SeenDelivery(position, State(state), revision) for position, state, revision in found]
+_CLAIM_TOKEN = re.compile("([1-9][0-9]{0,17})-([1-9][0-9]{0,17})-([0-9a-f]{32})")
 
-    async def at(self, positions: Sequence[int]) -> list[StoredDelivery]:
-        """Those at these positions, in order, as far as there are any."""
-        rows = await self._execute("deliveries_at", positions=list(positions))
-        fields = StoredDelivery.__struct_fields__
-        return [msgspec.convert(dict(zip(fields, row, strict=True)), StoredDelivery) for row in rows]
 
-    async def decide(
-        self, decision: Decision, seen: Sequence[SeenDelivery], states: frozenset[State] | None = None
-    ) -> Decided:
-        """Decide in one transaction. Rows that an owner is just writing are waited for.
+class Claim(msgspec.Struct, frozen=True):
+    """The right to settle a delivery, for as long as nobody else has it."""
 
-        Of two people who decide at once only one moves a delivery: the other has it refused.
-        With `states` only those in one of them are moved.
-        """
-        rows = await despite_deadlocks(
-            lambda: self._execute(
-                "decide",
-                positions=[each.position for each in seen],
-                seen=[each.state for each in seen],
-                revisions=[each.revision for each in seen],
-                state=decision.becomes,
-                states=sorted(states or decision.applies_to),
-                anew=decision is Decision.RETRY,
-            )
-        )
-        refused = {position: _REFUSALS[state and State(state)] for position, state, moved in rows if not moved}
-        return Decided(moved=len(rows) - len(refused), refused=refused)
+    subscription: int
+    position: int
+    id: str
+    """What nobody can guess: 32 hexadecimal digits."""
 
-    async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:
-        named = {"subscription": self._subscription, **parameters}
-        return await self._database.execute(self._statements.get(statement), named)
+    @property
+    def batch(self) -> tuple[int, str]:
+        """What all that was claimed together has in common."""
+        return self.subscription, self.id
+
+    @property
+    def token(self) -> str:
+        """The claim as one text."""
+        return f"{self.subscription}-{self.position}-{self.id}"
+
+    @classmethod
+    def of(cls, token: str) -> "Claim | None":
+        """What a text says; None: it is no token."""
+        found = _CLAIM_TOKEN.fullmatch(token)
+        return None if found is None else cls(int(found[1]), int(found[2]), found[3])
+
+
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody wants to have."""
+
+    group: str
+    name: str
+    limit: int
+    """At most so many deliveries."""
+    bytes: int
+    """At most so many bytes of messages, but one message at least."""
+    seconds: float | None
+    """How long the claims hold; None: as the subscription says."""
+    consumer: str
+    """Who that is, for whoever looks at deliveries."""
+
+
+class ScannedLog(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the log that is to become rows, and by what it was read."""
+
+    number: int
+    """Of the definition."""
+    epoch: int
+    """Of the cursor: it is another after a person has moved it."""
+    above: int
+    """Where it begins: the cursor has to be there, or further."""
+    position: int
+    """Where it ends."""
+    life: UUID | None
+    """Of the server, if the log is in this database."""
+    positions: Sequence[int]
+    sizes: Sequence[int]
+    keys: Sequence[str] | None
+    fresh: Sequence[int] = ()
+    """The positions that had not been handled before, though a replay may bring them."""
+
+
+class ClaimedRow(NamedTuple):
+    """A row that was claimed."""
+
+    position: int
+    attempt: int
+    """From 1."""
+    replay: bool
+
+
+class ClaimReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a pull, and how the subscription stands."""
+
+    id: int
+    number: int
+    settings: msgspec.Raw
+    since: Since | None
+    status: str
+    """What people want of it: `running` or `paused`."""
+    stalled: str | None
+    """Why one delivery at a time is given, if that is so."""
+    rests: bool
+    """Whether it is paused, or somebody is changing it: it gives nothing."""
+    epoch: int
+    """Of the cursor: it is another after a person has moved it."""
+    position: int
+    """Of the cursor."""
+    ahead: list[int]
+    """What is done beyond it, as ranges: first, last, first, last, …"""
+    memories: list[PassedBeforeReplay] | None
+    """What had been handled before, while a replay is under way."""
+    claim: str
+    """Of all that was claimed: what nobody can guess."""
+    expires: datetime
+    ready: list[ClaimedRow]
+    """Rows that were there."""
+    outcome: Literal["converted", "lost", "stale", "full"] | None
+    """What came of the part of the log: `lost`: somebody else was first; `stale`: it has to be read again; `full`:
+    enough rows wait already; None: there was no room."""
+    converted: list[int] | None
+    """The positions of rows that came of it and were claimed."""
+    replayed: list[int] | None
+    """Those of them that had been handled before."""
+    size: int
+    """Bytes of the messages of all that was claimed."""
+    is_overdue: bool
+    """Whether claims have expired that nobody has looked after."""
+    wait: float | None
+    """Seconds until a row was due or a claim expired, before this, if any."""
+    unread: bool
+    """In a caller's transaction: whether the log of this database has messages after the cursor."""
+
+
+class LaneLocked(Unavailable):
+    """Somebody has had the lane of a pull for long, in a transaction that goes on."""
+
+
+class NotPulled(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A subscription that is not for pulling."""
+
+    in_code: bool
+    tracking: str | None
+
+
+class DeliveryFate(msgspec.Struct, frozen=True):
+    """What became of a delivery."""
+
+    state: State
+    attempts: int
+    due: float | None
+    reason: str
+
+
+class ExpiredClaim(NamedTuple):
+    """A delivery whose claim has expired: an attempt that failed."""
+
+    position: int
+    seconds: float
+    """For how long it was held."""
+    fate: DeliveryFate
+
+
+class ClaimSettlement(msgspec.Struct, frozen=True):
+    """How one delivery is to end."""
+
+    claim: Claim
+    outcome: ClaimOutcome
+    reason: str = ""
+    error: str = ""
+
+
+class SettlementResult(NamedTuple):
+    """What came of settling."""
+
+    held: set[int]
+    """The places of the claims that held."""
+    again: bool = False
+    """Whether that was so before: the same was asked already."""

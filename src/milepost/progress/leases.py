@@ -1,99 +1,138 @@
-"""Leases in rows: a heartbeat a worker, an owner a lane."""
+"""How lanes are shared out among workers, and leases within one process."""
 
-from collections.abc import Collection, Mapping
-from datetime import timedelta
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 
-from milepost.log.database import Database
-from milepost.log.statements import Statements
-from milepost.progress.postgresql import PROGRAM
-from milepost.progress.protocol import Home, Share
-
-POOL_SIZE = 2
-"""So that a beat does not wait for whatever else is asked."""
+from milepost.progress.protocol import LaneShare, LeaseHome
 
 
-class PostgresLeases:
-    """Leases in the schema that progress is kept in. This is the default."""
+def target_lane_count(subscription: int, lanes: int, workers: int, before: int) -> int:
+    """How many lanes of a subscription are a worker's, of so many that want it, so many of them before it.
 
-    async def admit(self, worker: str, group: str, lease: float, home: Home) -> "PostgresMembership":
+    Who gets one more is another for each subscription, or one worker would have all that have one lane.
+    """
+    return lanes // workers + ((before + subscription) % workers < lanes % workers)
+
+
+def share_lanes(goal: int, owned: Collection[int], held: Collection[int], free: Iterable[int]) -> LaneShare:
+    """What to take and give, for a worker that owns some lanes and holds some of those.
+
+    What it holds and does not own is lost; what it owns and does not hold it may take.
+    """
+    kept = sorted(lane for lane in held if lane in owned)
+    waiting = sorted(lane for lane in owned if lane not in held)
+    room = max(0, goal - len(kept))
+    taken = [*waiting, *sorted(free)][:room]
+    return LaneShare(take=tuple(taken), give=tuple(sorted({*kept[goal:], *(set(held) - set(owned))})))
+
+
+@dataclass
+class _LeasedWorker:
+    lease: float
+    beat: float
+    wants: frozenset[int] = frozenset()
+
+
+class MemoryLeases:
+    """Leases in memory: one object for all programs of a process that share lanes.
+
+    Args:
+        clock: Seconds that only grow. Defaults to `time.monotonic`.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        # Each worker beats in a thread of its own.
+        self.lock = threading.Lock()
+        self.workers: dict[str, _LeasedWorker] = {}
+        self.owners: dict[tuple[int, int], str] = {}
+
+    async def admit(self, worker: str, group: str, lease: float, home: LeaseHome) -> "MemoryMembership":
         """This worker lives from now on, for `lease` seconds after each beat."""
-        membership = PostgresMembership(worker, group, lease, home)
-        await membership.open()
+        membership = MemoryMembership(self, worker, lease)
+        await membership.beat()
         return membership
 
+    def lives(self, worker: str) -> bool:
+        """Whether it has beaten within its lease."""
+        found = self.workers.get(worker)
+        return found is not None and found.beat + found.lease >= self.clock()
 
-class PostgresMembership:
-    """One worker, on connections of its own."""
+    def owned(self, worker: str, subscription: int) -> set[int]:
+        """The lanes of a subscription that are a worker's."""
+        return {lane for (of, lane), owner in self.owners.items() if of == subscription and owner == worker}
 
-    def __init__(self, worker: str, group: str, lease: float, home: Home) -> None:
-        self._database = Database(home.url, pool_size=POOL_SIZE, lease=lease)
-        self._statements = Statements(home.schema, "milepost.progress")
-        self._worker: dict[str, Any] = {
-            "worker": worker,
-            "group": group,
-            "program": PROGRAM,
-            "lease": timedelta(seconds=lease),
-        }
+    def forget(self, worker: str) -> None:
+        """A worker lives no longer, and has no lanes."""
+        self.workers.pop(worker, None)
+        for lane in [lane for lane, owner in self.owners.items() if owner == worker]:
+            del self.owners[lane]
 
-    async def open(self) -> None:
-        """Begins to live."""
-        await self._database.open()
-        try:
-            await self.beat()
-        except BaseException:
-            await self._database.close()
-            raise
+
+class MemoryMembership:
+    """One worker."""
+
+    def __init__(self, leases: MemoryLeases, worker: str, lease: float) -> None:
+        self._leases = leases
+        self._id = worker
+        self._lease = lease
 
     async def beat(self) -> bool:
         """It still lives. If it did not, it does again from now on, without lanes, and this is False."""
-        rows = await self._database.execute(self._statements.get("beat"), self._worker)
-        return bool(rows[0][0])
+        leases = self._leases
+        with leases.lock:
+            if leases.lives(self._id):
+                leases.workers[self._id].beat = leases.clock()
+                return True
+            leases.forget(self._id)
+            leases.workers[self._id] = _LeasedWorker(self._lease, leases.clock())
+            return False
 
     async def change_lease(self, lease: float) -> None:
         """Live for so many seconds after each beat, from this one on."""
-        before = self._worker["lease"]
-        self._worker["lease"] = timedelta(seconds=lease)
-        self._database.answers_within(lease)
-        try:
-            await self.beat()
-        except BaseException:
-            self._worker["lease"] = before
-            raise
+        self._lease = lease
+        if await self.beat():
+            with self._leases.lock:
+                self._leases.workers[self._id].lease = lease
 
-    async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
-        """What to take and what to give; of subscriptions that are held and not wanted, all.
+    async def balance(
+        self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]
+    ) -> dict[int, LaneShare]:
+        """What to take and what to give; of subscriptions that are held and not wanted, all."""
+        leases = self._leases
+        with leases.lock:
+            for worker in [worker for worker in leases.workers if not leases.lives(worker)]:
+                leases.forget(worker)
+            if self._id not in leases.workers:
+                return {subscription: LaneShare(give=tuple(sorted(lanes))) for subscription, lanes in held.items()}
+            leases.workers[self._id].wants = frozenset(wanted)
+            subscriptions = {*wanted, *held}
+            return {of: self._balance(of, wanted.get(of, 0), held.get(of, ())) for of in subscriptions}
 
-        A worker that nobody knows, since it had expired or since the server crashed, begins anew.
-        """
-        pairs = [(subscription, lane) for subscription, lanes in held.items() for lane in sorted(lanes)]
-        parameters = {
-            "worker": self._worker["worker"],
-            "wants": list(wanted),
-            "sizes": list(wanted.values()),
-            "held_in": [subscription for subscription, _ in pairs],
-            "held_lanes": [lane for _, lane in pairs],
-        }
-        statement = self._statements.get("balance")
-        rows = await self._database.execute(statement, parameters)
-        if rows and rows[0][0] is None:
-            await self.beat()
-            rows = await self._database.execute(statement, parameters)
-        lanes: dict[int, tuple[list[int], list[int]]] = {
-            subscription: ([], []) for subscription in (*wanted, *held)
-        }
-        for subscription, lane, gives in rows:
-            lanes[subscription][gives].append(lane)
-        return {subscription: Share(tuple(take), tuple(give)) for subscription, (take, give) in lanes.items()}
+    def _balance(self, subscription: int, lanes: int, held: Collection[int]) -> LaneShare:
+        leases = self._leases
+        others = sorted(worker for worker, found in leases.workers.items() if subscription in found.wants)
+        goal = target_lane_count(subscription, lanes, len(others), others.index(self._id)) if lanes else 0
+        owned = leases.owned(self._id, subscription)
+        free = [lane for lane in range(lanes) if (subscription, lane) not in leases.owners]
+        found = share_lanes(goal, owned, held, free)
+        for lane in owned - {*found.take, *held}:
+            del leases.owners[subscription, lane]
+        for lane in found.take:
+            leases.owners[subscription, lane] = self._id
+        return found
 
     async def release(self, subscription: int, lanes: Collection[int]) -> None:
         """Others may have these."""
-        parameters = {"worker": self._worker["worker"], "subscription": subscription, "lanes": list(lanes)}
-        await self._database.execute(self._statements.get("release_lanes"), parameters)
+        leases = self._leases
+        with leases.lock:
+            for lane in lanes:
+                if leases.owners.get((subscription, lane)) == self._id:
+                    del leases.owners[subscription, lane]
 
     async def close(self) -> None:
         """This worker no longer lives; others may have all its lanes."""
-        try:
-            await self._database.execute(self._statements.get("leave"), {"worker": self._worker["worker"]})
-        finally:
-            await self._database.close()
+        with self._leases.lock:
+            self._leases.forget(self._id)

@@ -8,43 +8,41 @@ from typing import Any, Literal
 from uuid import UUID
 
 from milepost.dispatch import (
-    Answer,
-    Ask,
-    Counts,
     Cursor,
+    DeliveryRow,
     Exchange,
+    ExchangeAnswer,
+    ExchangeQuery,
+    ExchangeWrite,
     HeldKey,
     LaneState,
-    Loaded,
-    Move,
-    Row,
+    LoadedRow,
+    RowChange,
+    RowCounts,
     State,
-    Write,
 )
-from milepost.dispatch.breaker import judged
-from milepost.log.since import Since
-from milepost.progress import changes
-from milepost.progress.changes import Defined
-from milepost.progress.findings import Found
+from milepost.dispatch.breaker import breaker_state_after
+from milepost.log.query import Since
+from milepost.progress import definition_changes
+from milepost.progress.definition_changes import ComparedDefinition
 from milepost.progress.protocol import (
-    Bare,
-    Definition,
-    Exchanged,
-    Held,
-    Opened,
-    Outdated,
-    Places,
+    ExchangeResult,
+    LaneGrant,
+    LocateRows,
+    OutdatedDefinition,
     RolledBack,
-    Serving,
-    Sign,
-    Stale,
+    RowOnly,
+    ServingStatus,
+    StaleLane,
+    SubscriptionDefinition,
+    SubscriptionRecord,
+    WorkerLease,
+    stale_lane_error,
 )
-from milepost.progress.refusals import stale
-from milepost.progress.reports import Report, Told
-from milepost.progress.standing import LaneStanding, Standing
-from milepost.progress.storable import storable
+from milepost.progress.reports import LaneStatus, SubscriptionActivity, SubscriptionState, WorkerReport
+from milepost.progress.rows import FoundRows, storable_moves
 
-_NEVER = 2**62
+_UNLIMITED_ATTEMPTS = 2**62
 
 
 @dataclass
@@ -53,7 +51,7 @@ class _Lane:
     revision: int = 1
     epoch: int | None = None
     released: bool = False
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, DeliveryRow] = field(default_factory=dict)
 
     def has_rows(self) -> bool:
         return any(row.state is not State.SKIPPED for row in self.rows.values())
@@ -68,13 +66,13 @@ class _Subscription:
     definitions: list[tuple[str, str]]
     since: Since | None = None
     status: str = "running"
-    reports: dict[str, Report] = field(default_factory=dict)
+    reports: dict[str, WorkerReport] = field(default_factory=dict)
     streak: int = 0
     stalled: str | None = None
 
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         states = [row.state for lane in self.lanes for row in lane.rows.values()]
-        return Counts(states.count(State.WAITING), states.count(State.RETRYING), states.count(State.UNROUTED))
+        return RowCounts(states.count(State.WAITING), states.count(State.RETRYING), states.count(State.UNROUTED))
 
 
 class MemoryProgress:
@@ -120,11 +118,13 @@ class MemoryProgress:
 
     # Subscriptions
 
-    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
+    async def declare(
+        self, definitions: Sequence[SubscriptionDefinition], sign: WorkerLease | None = None
+    ) -> list[SubscriptionRecord]:
         """Creates what is new, and tells what is there."""
         return [self._declare(definition) for definition in definitions]
 
-    def _declare(self, given: Definition) -> Opened:
+    def _declare(self, given: SubscriptionDefinition) -> SubscriptionRecord:
         found = self._named(given.group, given.name)
         if found is None and (found := self._named(given.group, given.renamed_from)) is not None:
             found.name = given.name
@@ -141,9 +141,11 @@ class MemoryProgress:
                 since=given.since,
                 status="paused" if given.paused else "running",
             )
-            return _opened(found, created=True)
-        changed = _selects(found, given)
-        return _opened(found, changed=changed, pending="ready" if _reorders(found, given) else None)
+            return _subscription_record(found, created=True)
+        changed = _adopt_selection(found, given)
+        return _subscription_record(
+            found, changed=changed, pending="ready" if _is_reordered(found, given) else None
+        )
 
     def _named(self, group: str, name: str | None) -> _Subscription | None:
         found = self._subscriptions.values()
@@ -155,10 +157,10 @@ class MemoryProgress:
         """The names of the subscriptions of a group."""
         return {one.name for one in self._subscriptions.values() if one.group == group}
 
-    async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
+    async def look(self, sign: WorkerLease, serving: Sequence[ServingStatus]) -> dict[int, SubscriptionRecord]:
         """These subscriptions as workers of definitions of these numbers have to know them now."""
         return {
-            one.id: _opened(self._subscriptions[one.id], number=one.number)
+            one.id: _subscription_record(self._subscriptions[one.id], number=one.number)
             for one in serving
             if one.id in self._subscriptions
         }
@@ -167,13 +169,17 @@ class MemoryProgress:
         """Nobody asks who lives."""
 
     async def reorder(
-        self, subscription: int, definition: Definition, places: Places, sign: Sign | None = None
+        self,
+        subscription: int,
+        definition: SubscriptionDefinition,
+        places: LocateRows,
+        sign: WorkerLease | None = None,
     ) -> str | None:
         """Puts another order, or other lanes, in force: all begin at the lowest position."""
         found = self._subscriptions[subscription]
-        if not _reorders(found, definition):
+        if not _is_reordered(found, definition):
             return None
-        before = _defined(found)
+        before = _compared_definition(found)
         position = min(lane.cursor.position for lane in found.lanes)
         highest = max(lane.cursor.position for lane in found.lanes)
         rows = {at: row for lane in found.lanes for at, row in lane.rows.items() if at <= position}
@@ -184,9 +190,11 @@ class MemoryProgress:
         for at, lane, key in await places(sorted(rows)):
             found.lanes[lane].rows[at] = self._placed(rows[at], key)
         found.definitions.append((definition.selects, definition.orders))
-        return changes.ordered_otherwise(before, _defined(found), position, highest - position)
+        return definition_changes.describe_order_change(
+            before, _compared_definition(found), position, highest - position
+        )
 
-    def _placed(self, row: Row, key: str | None) -> Row:
+    def _placed(self, row: DeliveryRow, key: str | None) -> DeliveryRow:
         """A row under another key; without one it waits for nobody."""
         placed = row.changed(key=key, revision=row.revision + 1)
         if key is None and row.state is State.WAITING:
@@ -202,16 +210,16 @@ class MemoryProgress:
         *,
         worker: str | None = None,
         log_life: UUID | None = None,
-    ) -> list[Held]:
+    ) -> list[LaneGrant]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored."""
         found = self._subscriptions.get(subscription)
         if found is None or (log_life is not None and self._log_lives[-1:] != [log_life]):
             return []
         if number is not None and number < len(found.definitions):
-            raise Outdated(len(found.definitions))
+            raise OutdatedDefinition(len(found.definitions))
         return [self._take(found, lane) for lane in sorted(lanes) if lane < len(found.lanes)]
 
-    def _take(self, subscription: _Subscription, number: int) -> Held:
+    def _take(self, subscription: _Subscription, number: int) -> LaneGrant:
         lane = subscription.lanes[number]
         previous, unclean = lane.epoch, lane.epoch is not None and not lane.released
         self._epochs += 1
@@ -222,13 +230,13 @@ class MemoryProgress:
             cursor=lane.cursor,
             now=self._clock(),
             rows=lane.has_rows(),
-            running=[_loaded(row) for row in running],
+            running=[_loaded_row(row) for row in running],
             unclean=unclean,
             counts=subscription.counts(),
             streak=subscription.streak,
             stalled=subscription.stalled,
         )
-        return Held(
+        return LaneGrant(
             subscription=subscription.id,
             lane=number,
             epoch=self._epochs,
@@ -237,32 +245,32 @@ class MemoryProgress:
             state=state,
         )
 
-    async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
+    async def release(self, held: LaneGrant, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner, which leaves the lane in good order."""
         subscription, lane = self._fenced(held)
         if exchange is not None and exchange.write is not None:
-            self._write(subscription, lane, exchange.write, _NEVER)
+            self._write(subscription, lane, exchange.write, _UNLIMITED_ATTEMPTS)
         else:
             lane.revision += 1
         lane.released = True
 
-    async def report(self, worker: str, reports: Sequence[Report]) -> None:
+    async def report(self, worker: str, reports: Sequence[WorkerReport]) -> None:
         """What a worker does."""
         for report in reports:
             if report.subscription in self._subscriptions:
                 self._subscriptions[report.subscription].reports[worker] = report
 
-    async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
+    async def standings(self, group: str | None = None, name: str | None = None) -> list[SubscriptionState]:
         """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
         found = self._subscriptions.values()
         asked = [one for one in found if name is None or (one.group, one.name) == (group, name)]
-        return [_standing(one) for one in sorted(asked, key=lambda one: (one.group, one.name))]
+        return [_subscription_state(one) for one in sorted(asked, key=lambda one: (one.group, one.name))]
 
     # Exchanges
 
     async def exchange(
-        self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
-    ) -> Exchanged:
+        self, held: LaneGrant, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
+    ) -> ExchangeResult:
         """What is to be written, then what is asked. There is no transaction that it could be part of."""
         if connection is not None:
             raise TypeError("connection: progress in memory is in nobody's transaction")
@@ -273,9 +281,9 @@ class MemoryProgress:
             held = replace(held, revision=lane.revision)
         asked: dict[str, Any] = {}
         if exchange.ask is not None:
-            found = _Questions(lane.rows, exchange.ask, continues=on_park == "continue").found()
+            found = _AskAnswerer(lane.rows, exchange.ask, continues=on_park == "continue").found()
             asked = found.answers(exchange.ask)
-        answer: Answer[Bare] = Answer(
+        answer: ExchangeAnswer[RowOnly] = ExchangeAnswer(
             moved=moved,
             rows=lane.has_rows(),
             counts=subscription.counts(),
@@ -283,78 +291,68 @@ class MemoryProgress:
             stalled=subscription.stalled,
             **asked,
         )
-        return Exchanged(held, answer, self._clock())
+        return ExchangeResult(held, answer, self._clock())
 
-    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> list[Exchanged | None]:
+    async def write(self, cursors: Sequence[tuple[LaneGrant, ExchangeWrite]]) -> list[ExchangeResult | None]:
         """Cursors and nothing else; None stands for a lane that has another owner."""
-        found: list[Exchanged | None] = []
+        found: list[ExchangeResult | None] = []
         for held, write in cursors:
             exchange: Exchange[Any] = Exchange(self._clock(), write, None)
             try:
-                found.append(await self.exchange(held, exchange, stall_after=_NEVER, on_park="block"))
-            except Stale:
+                found.append(await self.exchange(held, exchange, stall_after=_UNLIMITED_ATTEMPTS, on_park="block"))
+            except StaleLane:
                 found.append(None)
         return found
 
-    def _fenced(self, held: Held) -> tuple[_Subscription, _Lane]:
+    def _fenced(self, held: LaneGrant) -> tuple[_Subscription, _Lane]:
         subscription = self._subscriptions[held.subscription]
         lane = subscription.lanes[held.lane]
         if (lane.epoch, lane.revision) != (held.epoch, held.revision):
-            raise stale()
+            raise stale_lane_error()
         return subscription, lane
 
-    def _write(self, subscription: _Subscription, lane: _Lane, write: Write, stall_after: int) -> list[bool]:
-        moves = storable(write.moves)
-        if not all(_finds(lane, move) for move in moves if move.required):
+    def _write(
+        self, subscription: _Subscription, lane: _Lane, write: ExchangeWrite, stall_after: int
+    ) -> list[bool]:
+        moves = storable_moves(write.moves)
+        if not all(_is_at_revision(lane, move) for move in moves if move.required):
             raise RolledBack("a row that a move requires has another revision")
-        moved = [_moved(lane, move) for move in moves]
+        moved = [_apply_move(lane, move) for move in moves]
         lane.cursor = write.cursor
         lane.revision += 1
         retrying = subscription.counts().retrying
-        subscription.streak, subscription.stalled = judged(
+        subscription.streak, subscription.stalled = breaker_state_after(
             subscription.streak, subscription.stalled, write.tally, retrying, stall_after
         )
         return moved
 
-    # People
 
-    def change(self, subscription: int, position: int, **changes: Any) -> Row:
-        """A person changes a row, which the lane's owner is to look at."""
-        for lane in self._subscriptions[subscription].lanes:
-            if position in lane.rows:
-                row, now = lane.rows[position], self._clock()
-                values = {"due": now, "since": now, **changes, "revision": row.revision + 1}
-                lane.rows[position] = row.changed(**values)
-                return lane.rows[position]
-        raise KeyError(position)
-
-
-class _Questions:
+class _AskAnswerer:
     """What an owner asks, of a lane's rows."""
 
-    def __init__(self, rows: dict[int, Row], ask: Ask, *, continues: bool) -> None:
+    def __init__(self, rows: dict[int, DeliveryRow], ask: ExchangeQuery, *, continues: bool) -> None:
         self._rows = [rows[position] for position in sorted(rows)]
         self._ask = ask
         self._continues = continues
 
-    def found(self) -> Found:
+    def found(self) -> FoundRows:
         """Everything that was asked for."""
         ask = self._ask
         due, next_due = self._due() if ask.due else ([], None)
         heads, heads_end = self._heads(ask.heads_after) if ask.heads_after is not None else ([], None)
         unrouted, end = self._unrouted(ask.unrouted_after) if ask.unrouted_after is not None else ([], None)
         most = dict.fromkeys([*(row.key for row in due), *heads], 1) | dict.fromkeys(ask.keys, ask.per_key)
-        return Found(
+        return FoundRows(
             held=self._held({key: count for key, count in most.items() if key is not None}),
-            due=[_loaded(row) for row in due],
+            due=[_loaded_row(row) for row in due],
             next_due=next_due,
             heads=heads,
             heads_end=heads_end,
-            unrouted=[_loaded(row) for row in unrouted],
+            unrouted=[_loaded_row(row) for row in unrouted],
             unrouted_end=end,
         )
 
-    def _due(self) -> tuple[list[Row], float | None]:
+    def _due(self) -> tuple[list[DeliveryRow], float | None]:
         """Rows that are due, the earliest first so that none is always too late; and when the next one is."""
         times = sorted((row.due, row.position, row) for row in self._elsewhere() if row.due is not None)
         told = [row for due, _, row in times if due <= self._ask.now][: self._ask.limit]
@@ -368,7 +366,7 @@ class _Questions:
         some = found[: self._ask.limit]
         return some, some[-1] if some else after
 
-    def _unrouted(self, after: int) -> tuple[list[Row], int | None]:
+    def _unrouted(self, after: int) -> tuple[list[DeliveryRow], int | None]:
         routes, most = self._ask.routes, self._ask.unrouted_limit
         found = [
             row
@@ -379,34 +377,34 @@ class _Questions:
             return found, None
         return found[:most], found[most - 1].position if most else after
 
-    def _held(self, most: dict[str, int]) -> dict[str, HeldKey[Bare]]:
+    def _held(self, most: dict[str, int]) -> dict[str, HeldKey[RowOnly]]:
         found = {key: list(self._of(key)) for key in most}
         return {
-            key: HeldKey([_loaded(row) for row in rows[: most[key]]], len(rows) > most[key])
+            key: HeldKey([_loaded_row(row) for row in rows[: most[key]]], len(rows) > most[key])
             for key, rows in found.items()
             if rows
         }
 
-    def _of(self, key: str) -> Iterable[Row]:
+    def _of(self, key: str) -> Iterable[DeliveryRow]:
         settled = (State.SKIPPED, State.PARKED) if self._continues else (State.SKIPPED,)
         return (row for row in self._rows if row.key == key and row.state not in settled)
 
-    def _elsewhere(self) -> Iterable[Row]:
+    def _elsewhere(self) -> Iterable[DeliveryRow]:
         """Rows that the owner does not have in memory as they are."""
         return (row for row in self._rows if self._ask.holding.get(row.position) != row.revision)
 
 
-def _loaded(row: Row) -> Loaded[Bare]:
-    return Loaded(row, Bare(row.position, row.size))
+def _loaded_row(row: DeliveryRow) -> LoadedRow[RowOnly]:
+    return LoadedRow(row, RowOnly(row.position, row.size))
 
 
-def _finds(lane: _Lane, move: Move) -> bool:
+def _is_at_revision(lane: _Lane, move: RowChange) -> bool:
     row = lane.rows.get(move.position)
     return (row.revision if row else None) == move.replaces
 
 
-def _moved(lane: _Lane, move: Move) -> bool:
-    if not _finds(lane, move):
+def _apply_move(lane: _Lane, move: RowChange) -> bool:
+    if not _is_at_revision(lane, move):
         return False
     if move.row is None:
         del lane.rows[move.position]
@@ -415,10 +413,10 @@ def _moved(lane: _Lane, move: Move) -> bool:
     return True
 
 
-def _standing(found: _Subscription) -> Standing:
+def _subscription_state(found: _Subscription) -> SubscriptionState:
     stopped = {each.lane: each.limit for report in found.reports.values() for each in report.stopped}
     counts, rows = found.counts(), [row for lane in found.lanes for row in lane.rows.values()]
-    return Standing(
+    return SubscriptionState(
         id=found.id,
         group=found.group,
         name=found.name,
@@ -428,9 +426,9 @@ def _standing(found: _Subscription) -> Standing:
         retrying=counts.retrying,
         unrouted=counts.unrouted,
         parked=sum(row.state is State.PARKED for row in rows),
-        told=_told(list(found.reports.values())),
+        told=_subscription_activity(list(found.reports.values())),
         lanes=tuple(
-            LaneStanding(
+            LaneStatus(
                 number=number,
                 cursor=lane.cursor,
                 held=lane.epoch is not None and not lane.released,
@@ -441,11 +439,11 @@ def _standing(found: _Subscription) -> Standing:
     )
 
 
-def _told(reports: Sequence[Report]) -> Told:
+def _subscription_activity(reports: Sequence[WorkerReport]) -> SubscriptionActivity:
     """What all workers do together."""
     failures = [report for report in reports if report.error_at]
     failed = max(failures, key=lambda report: report.error_at or 0, default=None)
-    return Told(
+    return SubscriptionActivity(
         rate=sum(report.rate for report in reports),
         in_flight=sum(report.in_flight for report in reports),
         attempts=sum(report.attempts for report in reports),
@@ -456,15 +454,15 @@ def _told(reports: Sequence[Report]) -> Told:
     )
 
 
-def _opened(
+def _subscription_record(
     found: _Subscription,
     *,
     number: int | None = None,
     created: bool = False,
     changed: str | None = None,
     pending: Literal["ready"] | None = None,
-) -> Opened:
-    return Opened(
+) -> SubscriptionRecord:
+    return SubscriptionRecord(
         id=found.id,
         number=number or len(found.definitions),
         newest=len(found.definitions),
@@ -478,23 +476,23 @@ def _opened(
     )
 
 
-def _selects(found: _Subscription, given: Definition) -> str | None:
+def _adopt_selection(found: _Subscription, given: SubscriptionDefinition) -> str | None:
     """Takes over what a definition selects; what changed, in words."""
     selects, orders = found.definitions[-1]
     if selects == given.selects:
         return None
-    before = _defined(found)
+    before = _compared_definition(found)
     for lane in found.lanes:
         lane.revision += 1
     found.definitions.append((given.selects, orders))
     position = min(lane.cursor.position for lane in found.lanes)
-    return changes.selected_otherwise(before, _defined(found), position)
+    return definition_changes.describe_selection_change(before, _compared_definition(found), position)
 
 
-def _defined(found: _Subscription) -> Defined:
+def _compared_definition(found: _Subscription) -> ComparedDefinition:
     selects, orders = found.definitions[-1]
-    return Defined(selects=selects, orders=orders, lanes=len(found.lanes))
+    return ComparedDefinition(selects=selects, orders=orders, lanes=len(found.lanes))
 
 
-def _reorders(found: _Subscription, given: Definition) -> bool:
+def _is_reordered(found: _Subscription, given: SubscriptionDefinition) -> bool:
     return found.definitions[-1][1] != given.orders or len(found.lanes) != given.lanes

@@ -1,4 +1,5 @@
-"""What the engine needs of whoever keeps progress, and of whoever says which lanes a worker may try."""
+"""The two services that can be replaced: `Progress` keeps cursors and deliveries, `Leases` says which lanes a
+worker may try."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,19 +8,38 @@ from uuid import UUID
 
 import msgspec
 
-from milepost.dispatch import Answer, Cursor, Exchange, LaneState, Write
-from milepost.log.since import Since
-from milepost.progress.memories import Memory
-from milepost.progress.reports import Report
-from milepost.progress.standing import Standing
-from milepost.ranges import NOTHING, Ranges
+from milepost.dispatch import Cursor, Exchange, ExchangeAnswer, ExchangeWrite, LaneState
+from milepost.errors import Unavailable
+from milepost.log.query import Since
+from milepost.progress.reports import SubscriptionState, WorkerReport
+from milepost.ranges import NO_POSITIONS, Ranges
 
-RowPlace: TypeAlias = tuple[int, int, str | None]
+BARRIER_RENEW_SECONDS = 3.0
+"""Seconds after which whoever needs a barrier sets it again: it falls by itself when that stops."""
+
+HandledBefore = Mapping[tuple[int, int], Ranges]
+"""By the number of a definition and a lane of it."""
+
+
+class PassedBeforeReplay(msgspec.Struct, frozen=True):
+    """What one definition had passed before a replay."""
+
+    number: int
+    selects: str
+    """What it selected: anything else it had passed without handling it."""
+    orders: str
+    """What it ordered by, which says whose a message was."""
+    lanes: int
+    ranges: dict[int, list[int]]
+    """For each of its lanes that has some: first, last, first, last, …"""
+
+
+RowLocation: TypeAlias = tuple[int, int, str | None]
 """The position of a row, its lane and its key."""
-Places: TypeAlias = Callable[[Sequence[int]], Awaitable[Sequence[RowPlace]]]
+LocateRows: TypeAlias = Callable[[Sequence[int]], Awaitable[Sequence[RowLocation]]]
 
 
-class Bare(msgspec.Struct, frozen=True):
+class RowOnly(msgspec.Struct, frozen=True):
     """Stands for a message where only its row is known: progress may be kept elsewhere than the log."""
 
     position: int
@@ -31,14 +51,14 @@ class Bare(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Sign:
+class WorkerLease:
     """A sign of life: this worker lives, for so many seconds from now on."""
 
     worker: str
     lease: float
 
 
-class Serving(msgspec.Struct, frozen=True, kw_only=True):
+class ServingStatus(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker does for a subscription."""
 
     id: int
@@ -55,7 +75,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Definition:
+class SubscriptionDefinition:
     """A subscription as a program declares it."""
 
     group: str
@@ -80,7 +100,7 @@ class Definition:
     """The same of the log's server, for the start. None: the start is a position that somebody has named."""
 
 
-class Opened(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription as it is stored, for a worker of one of its definitions."""
 
     id: int
@@ -146,17 +166,17 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class LaneGrant:
     """A lane that was taken: what is stored of it, and the right to write it."""
 
     subscription: int
     lane: int
     epoch: int
     revision: int
-    state: LaneState[Bare]
-    replay: Ranges = NOTHING
+    state: LaneState[RowOnly]
+    replay: Ranges = NO_POSITIONS
     """What is repeated on purpose; of this, what had been handled before is in memory."""
-    memories: tuple[Memory, ...] = ()
+    memories: tuple[PassedBeforeReplay, ...] = ()
     previous: int | None = None
     """The epoch that the lane had before: who held that itself, and did not crash, knows that nobody vanished."""
     worker: str | None = None
@@ -167,11 +187,11 @@ class Held:
     """Of the log's server: it gets messages of this life, for in another one others may be at their positions."""
 
 
-class Stale(Exception):
+class StaleLane(Exception):
     """Another has taken the lane or moved its cursor, or the server has another life: nothing was written."""
 
 
-class Outdated(Exception):
+class OutdatedDefinition(Exception):
     """The subscription has a newer definition than this worker's: it may not have its lanes."""
 
     def __init__(self, number: int) -> None:
@@ -202,7 +222,9 @@ class Progress(Protocol):
         """
         ...
 
-    async def declare(self, definitions: Sequence[Definition], sign: Sign | None = None) -> list[Opened]:
+    async def declare(
+        self, definitions: Sequence[SubscriptionDefinition], sign: WorkerLease | None = None
+    ) -> list[SubscriptionRecord]:
         """Creates what is new, and tells what is there; safe from many processes at once.
 
         Without a sign of life nobody runs what is declared, so far.
@@ -213,7 +235,7 @@ class Progress(Protocol):
         """The names of the subscriptions of a group."""
         ...
 
-    async def look(self, sign: Sign, serving: Sequence[Serving]) -> dict[int, Opened]:
+    async def look(self, sign: WorkerLease, serving: Sequence[ServingStatus]) -> dict[int, SubscriptionRecord]:
         """These subscriptions as workers of definitions of these numbers have to know them now.
 
         One that was deleted is missing, and one that a crash took back. What is told holds until it is told
@@ -226,7 +248,11 @@ class Progress(Protocol):
         ...
 
     async def reorder(
-        self, subscription: int, definition: Definition, places: Places, sign: Sign | None = None
+        self,
+        subscription: int,
+        definition: SubscriptionDefinition,
+        places: LocateRows,
+        sign: WorkerLease | None = None,
     ) -> str | None:
         """Puts another order, or other lanes, in force, and says so; None if the lanes are not `ready` any more.
 
@@ -243,10 +269,11 @@ class Progress(Protocol):
         *,
         worker: str | None = None,
         log_life: UUID | None = None,
-    ) -> list[Held]:
+    ) -> list[LaneGrant]:
         """Fences whoever had these lanes, by a new epoch and revision, and reads what is stored.
 
-        Raises `Outdated` for a worker whose definition, by its number, is not the newest. Nothing is taken by one
+        Raises `OutdatedDefinition` for a worker whose definition, by its number, is not the newest. Nothing is
+        taken by one
         that does not know what people have done meanwhile: it has to look first. Nor by one that reads the log in
         another life of its server than the present one, as far as that can be told: it has to look at the log.
 
@@ -255,16 +282,17 @@ class Progress(Protocol):
         ...
 
     async def exchange(
-        self, held: Held, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
-    ) -> "Exchanged":
+        self, held: LaneGrant, exchange: Exchange[Any], *, stall_after: int, on_park: str, connection: Any = None
+    ) -> "ExchangeResult":
         """One transaction: what is to be written, then what is asked.
 
-        With a connection it is part of that connection's transaction, which the caller commits. Raises `Stale`,
+        With a connection it is part of that connection's transaction, which the caller commits. Raises
+        `StaleLane`,
         `RolledBack`, or `Unavailable`, after which the outcome is unknown.
         """
         ...
 
-    async def write(self, cursors: Sequence[tuple[Held, Write]]) -> "list[Exchanged | None]":
+    async def write(self, cursors: Sequence[tuple[LaneGrant, ExchangeWrite]]) -> "list[ExchangeResult | None]":
         """The cursors of several lanes, of any subscriptions, where nothing else is to be written or asked.
 
         None stands for a lane that is stale. Raises `RolledBack`, or `Unavailable`, after which the outcome is
@@ -272,25 +300,25 @@ class Progress(Protocol):
         """
         ...
 
-    async def release(self, held: Held, exchange: Exchange[Any] | None) -> None:
+    async def release(self, held: LaneGrant, exchange: Exchange[Any] | None) -> None:
         """The last write of an owner, which leaves the lane in good order."""
         ...
 
-    async def report(self, worker: str, reports: Sequence[Report]) -> None:
+    async def report(self, worker: str, reports: Sequence[WorkerReport]) -> None:
         """What a worker does, for whoever looks at `standings`."""
         ...
 
-    async def standings(self, group: str | None = None, name: str | None = None) -> list[Standing]:
+    async def standings(self, group: str | None = None, name: str | None = None) -> list[SubscriptionState]:
         """How all subscriptions stand, or the one of this group and name, in the order of their addresses."""
         ...
 
 
 @dataclass(frozen=True)
-class Exchanged:
+class ExchangeResult:
     """What came of an exchange: the lane as it is held now, and the answer."""
 
-    held: Held
-    answer: Answer[Bare]
+    held: LaneGrant
+    answer: ExchangeAnswer[RowOnly]
     now: float
     transaction: str | None = None
     """The transaction that it was part of, as PostgreSQL names it once it writes."""
@@ -301,7 +329,7 @@ class RolledBack(Exception):
 
 
 @dataclass(frozen=True)
-class Share:
+class LaneShare:
     """Which lanes of a subscription a worker may try, and which it should hand over."""
 
     take: Sequence[int] = field(default_factory=tuple)
@@ -309,7 +337,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Home:
+class LeaseHome:
     """Where in PostgreSQL a program keeps what it shares with others like it."""
 
     url: str
@@ -325,12 +353,12 @@ class Leases(Protocol):
     its own, so that no handler can keep it from beating.
     """
 
-    async def admit(self, worker: str, group: str, lease: float, home: Home) -> "Membership":
+    async def admit(self, worker: str, group: str, lease: float, home: LeaseHome) -> "LeaseMembership":
         """This worker lives from now on, for `lease` seconds after each beat."""
         ...
 
 
-class Membership(Protocol):
+class LeaseMembership(Protocol):
     """A worker among those that share lanes. Its methods raise `Unavailable` while they cannot tell."""
 
     async def beat(self) -> bool:
@@ -341,7 +369,9 @@ class Membership(Protocol):
         """From now on the worker lives for so many seconds after each beat, of which this is one."""
         ...
 
-    async def balance(self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]) -> dict[int, Share]:
+    async def balance(
+        self, wanted: Mapping[int, int], held: Mapping[int, Collection[int]]
+    ) -> dict[int, LaneShare]:
         """For subscriptions with so many lanes, of which this worker has some: what it should take and give, so
         that all live workers of the group that want them have about the same number."""
         ...
@@ -353,3 +383,11 @@ class Membership(Protocol):
     async def close(self) -> None:
         """This worker no longer lives; others may have all its lanes."""
         ...
+
+
+class AnotherLife(Unavailable):
+    """What was to be written was reckoned before a crash or a failover: nothing was, and it can be tried again."""
+
+
+def stale_lane_error() -> StaleLane:
+    return StaleLane("the lane has another owner, or its cursor has moved")

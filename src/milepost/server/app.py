@@ -6,68 +6,68 @@ from functools import partial
 from typing import get_args
 
 from milepost.app import Milepost
-from milepost.server.access.doorkeeper import Doorkeeper
-from milepost.server.access.entrance import Access, Entrance
-from milepost.server.access.tokens import Tokens
-from milepost.server.asgi import Application
-from milepost.server.beside import Beside, Pages, Served
-from milepost.server.gate import Gate
-from milepost.server.hosts import LOCAL_NAMES, address_of
-from milepost.server.http import following, health
+from milepost.server import follow, health
+from milepost.server.access.authentication import AccessMode, Authenticator, TokenCache
+from milepost.server.access.tokens import TokenStore
+from milepost.server.http.asgi import Application
+from milepost.server.http.body import WorkTurns
+from milepost.server.http.guard import RequestGuard
+from milepost.server.http.origin import LOCAL_NAMES, TrustedProxies, server_url
+from milepost.server.http.traffic import ServerTraffic
 from milepost.server.limits import Limits
-from milepost.server.proxies import Proxies
-from milepost.server.routes import Routes, description
-from milepost.server.stopping import Stopping
-from milepost.server.traffic import Traffic
-from milepost.server.turns import Turns
-from milepost.server.websocket.endpoint import Endpoint
-from milepost.server.websocket.hall import Hall
+from milepost.server.mount import PagesFactory, PagesMount, ServerParts
+from milepost.server.routes import ApiApplication, describe_api
+from milepost.server.shutdown import Shutdown
+from milepost.server.websocket.endpoint import ConsumerEndpoint
+from milepost.server.websocket.registry import ConnectionRegistry
 
 
-class Server(Gate):
+class Server(RequestGuard):
     """An ASGI application; `create_app` makes one."""
 
     def __init__(
         self,
         mp: Milepost,
         *,
-        access: Access,
+        access: AccessMode,
         hosts: Collection[str] | None,
         limits: Limits,
-        proxies: Proxies,
-        pages: Pages | None = None,
+        proxies: TrustedProxies,
+        pages: PagesFactory | None = None,
     ) -> None:
         self.limits = limits
-        self.stopping = Stopping()
-        doorkeeper = Doorkeeper(partial(_tokens, mp))
-        entrance = Entrance(access, doorkeeper)
-        self.traffic = Traffic()
-        turns = Turns()
-        self.hall = Hall(mp, limits, entrance, self.stopping, self.traffic, turns)
+        self.shutdown = Shutdown()
+        token_cache = TokenCache(partial(TokenStore, mp))
+        authenticator = Authenticator(access, token_cache)
+        self.traffic = ServerTraffic()
+        turns = WorkTurns()
+        self.connections = ConnectionRegistry(mp, limits, authenticator, self.shutdown, self.traffic, turns)
         given = {
             "mp": mp,
             "limits": limits,
-            "stopping": self.stopping,
-            "entrance": entrance,
-            "hall": self.hall,
-            "followers": following.Followers(limits),
-            "readiness": health.Readiness(mp, self.stopping),
-            "description": description(asks_for_tokens=access == "tokens"),
+            "shutdown": self.shutdown,
+            "authenticator": authenticator,
+            "connections": self.connections,
+            "followers": follow.FollowerLimit(limits),
+            "readiness": health.Readiness(mp, self.shutdown),
+            "description": describe_api(asks_for_tokens=access == "tokens"),
         }
         site = None
         if pages is not None:
-            served = Served(mp=mp, entrance=entrance, doorkeeper=doorkeeper, stopping=self.stopping)
+            served = ServerParts(
+                mp=mp, authenticator=authenticator, token_cache=token_cache, shutdown=self.shutdown
+            )
             site = pages(served)
 
         @asynccontextmanager
         async def running() -> AsyncIterator[None]:
-            async with mp, self.hall.running(), nullcontext() if site is None else site.running():
+            async with mp, self.connections.running(), nullcontext() if site is None else site.running():
                 yield
 
-        inner: Application = Routes(given, running)
+        inner: Application = ApiApplication(given, running)
         if site is not None:
-            inner = Beside(site, inner)
-        endpoint = Endpoint(self.hall, entrance, limits)
+            inner = PagesMount(site, inner)
+        endpoint = ConsumerEndpoint(self.connections, authenticator, limits)
         super().__init__(
             inner, endpoint, limits, self.traffic, turns, hosts=hosts, local=access == "local", proxies=proxies
         )
@@ -76,11 +76,11 @@ class Server(Gate):
 def create_app(
     mp: Milepost,
     *,
-    access: Access = "tokens",
+    access: AccessMode = "tokens",
     hosts: Collection[str] | None = None,
     limits: Limits | None = None,
     advertise: str | None = None,
-    pages: Pages | None = None,
+    pages: PagesFactory | None = None,
     trusted_proxies: Collection[str] = (),
 ) -> Server:
     """An ASGI application that gives a `Milepost` to programs without a database connection.
@@ -102,19 +102,15 @@ def create_app(
             `X-Forwarded-For` and `X-Forwarded-Proto`, from where a request comes and whether it was encrypted.
             Defaults to none.
     """
-    if access not in get_args(Access):
+    if access not in get_args(AccessMode):
         raise ValueError(f'access: "tokens", "local" or "open" is wanted, not {access!r}')
     if advertise is not None:
-        mp.node = address_of(advertise)
+        mp.node = server_url(advertise)
     return Server(
         mp,
         access=access,
         hosts=LOCAL_NAMES if hosts is None and access == "local" else hosts,
         limits=limits or Limits.of(mp.settings["max_message_bytes"].value),
         pages=pages,
-        proxies=Proxies(trusted_proxies),
+        proxies=TrustedProxies(trusted_proxies),
     )
-
-
-def _tokens(mp: Milepost) -> Tokens:
-    return Tokens(mp.log.database, mp.settings["schema"].value)

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-MESSAGES_OF_A_BODY = 16
+LARGEST_MESSAGES_PER_BODY = 16
 """How many messages of the largest size fit into a body."""
-ENVELOPE = 65_536
+BODY_ENVELOPE_BYTES = 65_536
 """Bytes of a body beside its messages."""
-CONTAINERS_OF_A_MIB = 100_000
+CONTAINERS_PER_MIB = 100_000
 """Arrays and objects of a message, for each MiB that it may have."""
 
 
@@ -49,13 +49,13 @@ class Limits:
     `read_seconds`: how long a read may look for messages. Defaults to 30.
     """
 
-    body_bytes: int = MESSAGES_OF_A_BODY * 2**20 + ENVELOPE
+    body_bytes: int = LARGEST_MESSAGES_PER_BODY * 2**20 + BODY_ENVELOPE_BYTES
     request_bytes: int = 2 * 2**20
-    containers: int = CONTAINERS_OF_A_MIB
+    containers: int = CONTAINERS_PER_MIB
     texts: int = 200_000
     depth: int = 500
     bodies_bytes: int = 256 * 2**20
-    form_bytes: int = 3 * 2**20 + ENVELOPE
+    form_bytes: int = 3 * 2**20 + BODY_ENVELOPE_BYTES
     stranger_bytes: int = 8 * 2**10
     strangers_bytes: int = 4 * 2**20
     body_seconds: float = 60
@@ -75,18 +75,18 @@ class Limits:
     @classmethod
     def of(cls, max_message_bytes: int) -> "Limits":
         """Those that fit messages of this size."""
-        body = MESSAGES_OF_A_BODY * max_message_bytes + ENVELOPE
-        form = 3 * max_message_bytes + ENVELOPE
-        containers = max(CONTAINERS_OF_A_MIB, CONTAINERS_OF_A_MIB * max_message_bytes // 2**20)
+        body = LARGEST_MESSAGES_PER_BODY * max_message_bytes + BODY_ENVELOPE_BYTES
+        form = 3 * max_message_bytes + BODY_ENVELOPE_BYTES
+        containers = max(CONTAINERS_PER_MIB, CONTAINERS_PER_MIB * max_message_bytes // 2**20)
         bodies = max(cls.bodies_bytes, 2 * body)
         return cls(body_bytes=body, containers=containers, bodies_bytes=bodies, form_bytes=form)
 
 
-LONGEST_PAGE = 1000
+MAX_PAGE_ITEMS = 1000
 """The most messages or deliveries of one answer."""
-USUAL_PAGE = 100
+DEFAULT_PAGE_ITEMS = 100
 """How many there are unless somebody says otherwise."""
 PAGE_BYTES = 8 * 2**20
 """After so many bytes of messages an answer ends, and the next goes on."""
-LONGEST_WAIT = 60
+MAX_WAIT_SECONDS = 60
 """Seconds that a request may wait for something to happen."""

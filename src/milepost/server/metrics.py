@@ -4,25 +4,30 @@ from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from milepost.server.access.reach import Sees
-from milepost.server.traffic import Address, Traffic
+from milepost.server.access.scope_guard import SubscriptionVisibility
+from milepost.server.http.traffic import ServerTraffic, SubscriptionAddress
 
 
-def families(
-    traffic: Traffic, sees: Sees, *, consumers: Mapping[Address, int], away: int, followers: int
+def traffic_families(
+    traffic: ServerTraffic,
+    sees: SubscriptionVisibility,
+    *,
+    consumers: Mapping[SubscriptionAddress, int],
+    away: int,
+    followers: int,
 ) -> Iterator[Metric]:
     """What there is to say: besides what is counted, who is connected now, and who is waited for.
 
     Figures of a subscription are only there if `sees` returns True for it.
     """
-    yield _connections(traffic, sum(consumers.values()), away, followers)
-    yield _connected(consumers, sees)
-    yield _requests(traffic)
-    yield from _deliveries(traffic, sees)
-    yield _ended(traffic)
+    yield _connections_gauge(traffic, sum(consumers.values()), away, followers)
+    yield _consumers_gauge(consumers, sees)
+    yield _requests_counter(traffic)
+    yield from _delivery_counters(traffic, sees)
+    yield _ended_consumers_counter(traffic)
 
 
-def _connections(traffic: Traffic, consumers: int, away: int, followers: int) -> Metric:
+def _connections_gauge(traffic: ServerTraffic, consumers: int, away: int, followers: int) -> Metric:
     gauge = GaugeMetricFamily("milepost_server_connections", "Open connections of this server.", labels=("kind",))
     kinds = {"http": traffic.connections, "follower": followers, "consumer": consumers, "away": away}
     for kind, count in kinds.items():
@@ -30,7 +35,7 @@ def _connections(traffic: Traffic, consumers: int, away: int, followers: int) ->
     return gauge
 
 
-def _connected(consumers: Mapping[Address, int], sees: Sees) -> Metric:
+def _consumers_gauge(consumers: Mapping[SubscriptionAddress, int], sees: SubscriptionVisibility) -> Metric:
     gauge = GaugeMetricFamily(
         "milepost_server_consumers", "Consumers that are connected here.", labels=("group", "subscription")
     )
@@ -40,7 +45,7 @@ def _connected(consumers: Mapping[Address, int], sees: Sees) -> Metric:
     return gauge
 
 
-def _requests(traffic: Traffic) -> Metric:
+def _requests_counter(traffic: ServerTraffic) -> Metric:
     counter = CounterMetricFamily(
         "milepost_server_requests", "Requests that were answered.", labels=("method", "route", "status")
     )
@@ -49,7 +54,7 @@ def _requests(traffic: Traffic) -> Metric:
     return counter
 
 
-def _deliveries(traffic: Traffic, sees: Sees) -> Iterator[Metric]:
+def _delivery_counters(traffic: ServerTraffic, sees: SubscriptionVisibility) -> Iterator[Metric]:
     labels = ("group", "subscription")
     sent = CounterMetricFamily(
         "milepost_server_deliveries_sent", "Deliveries that went to consumers by WebSocket.", labels=labels
@@ -68,7 +73,7 @@ def _deliveries(traffic: Traffic, sees: Sees) -> Iterator[Metric]:
     yield from (sent, settled)
 
 
-def _ended(traffic: Traffic) -> Metric:
+def _ended_consumers_counter(traffic: ServerTraffic) -> Metric:
     counter = CounterMetricFamily(
         "milepost_server_consumers_ended", "Connections of consumers that have ended.", labels=("reason",)
     )

@@ -5,19 +5,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import psycopg
 
 from milepost import errors
+from milepost.postgres.describe import database_error
 
-MEDIA_TYPE = "application/problem+json"
-BASE = "/problems/"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
+PROBLEM_TYPE_BASE = "/problems/"
 """What the type of every problem begins with; docs/reference/problems.md explains each."""
-SOON = "1"
+BUSY_RETRY_SECONDS = "1"
 """Seconds after which what is only busy may be tried again."""
 
 
 @dataclass(frozen=True)
-class Kind:
+class ProblemKind:
     """One kind of problem."""
 
     slug: str
@@ -46,11 +46,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the same request may succeed when it is made again."""
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that the server itself refuses; `told` are further members of the problem."""
 
     def __init__(
-        self, kind: Kind, detail: str, *, headers: Mapping[str, str] | None = None, **told: object
+        self, kind: ProblemKind, detail: str, *, headers: Mapping[str, str] | None = None, **told: object
     ) -> None:
         self.kind = kind
         self.headers = dict(headers or {})
@@ -58,52 +58,54 @@ class Refused(Exception):
         super().__init__(detail)
 
 
-INVALID = Kind("invalid", 400, "What was sent is not what is wanted", ("field",))
-FILTER = Kind("filter", 400, "The filter is wrong", ("kind", "offset"))
-UNAUTHENTICATED = Kind("unauthenticated", 401, "A token is wanted")
-FORBIDDEN = Kind("forbidden", 403, "The token does not allow this")
-NOT_LOCAL = Kind("not-local", 403, "Only this machine is served without a token")
-NOT_FOUND = Kind("not-found", 404, "There is nothing here")
-UNKNOWN_SUBSCRIPTION = Kind("unknown-subscription", 404, "There is no such subscription", ("name",))
-METHOD_NOT_ALLOWED = Kind("method-not-allowed", 405, "This method is not for this path")
-TOO_SLOW = Kind("too-slow", 408, "The request took too long to arrive", retry_after=SOON)
-WRONG_VERSION = Kind("wrong-version", 409, "The stream is at another version", ("stream", "expected", "actual"))
-ID_REUSED = Kind("id-reused", 409, "The id is there with other content", ("stream", "id"))
-ALREADY_EXISTS = Kind("already-exists", 409, "It is there already")
-DECLARED_IN_CODE = Kind("declared-in-code", 409, "A program declares it")
-NOT_HANDLED = Kind("not-handled", 409, "It is not handled, and somebody has to act", ("state",))
-NOT_HANDLED_YET = Kind("not-handled-yet", 409, "It is not handled yet", ("state",))
-NOT_CONFIRMED = Kind("not-confirmed", 409, "Workers have not let it go", ("subscription", "workers"))
-BUSY = Kind("busy", 409, "Somebody else is changing it", retry_after=SOON)
-LOST = Kind("lost", 409, "It belongs to somebody else now")
-CONSUMER_CLOSED = Kind("consumer-closed", 409, "The consumer has ended", ("reason",))
-BEYOND_HEAD = Kind("beyond-head", 409, "The position is beyond the head of the log", ("field", "head"))
-NOT_POSSIBLE = Kind("not-possible", 409, "It cannot be done here")
-TOO_LARGE = Kind("too-large", 413, "It is too large", ("field",))
-URL_TOO_LONG = Kind("url-too-long", 414, "The address is too long")
-NOT_JSON = Kind("not-json", 415, "JSON is wanted")
-WRONG_HOST = Kind("wrong-host", 421, "This server is not known by this name")
-TOO_MANY_ATTEMPTS = Kind("too-many-attempts", 429, "Too many tokens were wrong")
-HEAD_TOO_LARGE = Kind("head-too-large", 431, "The headers are too large")
-INTERNAL = Kind(
+INVALID = ProblemKind("invalid", 400, "What was sent is not what is wanted", ("field",))
+FILTER = ProblemKind("filter", 400, "The filter is wrong", ("kind", "offset"))
+UNAUTHENTICATED = ProblemKind("unauthenticated", 401, "A token is wanted")
+FORBIDDEN = ProblemKind("forbidden", 403, "The token does not allow this")
+NOT_LOCAL = ProblemKind("not-local", 403, "Only this machine is served without a token")
+NOT_FOUND = ProblemKind("not-found", 404, "There is nothing here")
+UNKNOWN_SUBSCRIPTION = ProblemKind("unknown-subscription", 404, "There is no such subscription", ("name",))
+METHOD_NOT_ALLOWED = ProblemKind("method-not-allowed", 405, "This method is not for this path")
+TOO_SLOW = ProblemKind("too-slow", 408, "The request took too long to arrive", retry_after=BUSY_RETRY_SECONDS)
+WRONG_VERSION = ProblemKind(
+    "wrong-version", 409, "The stream is at another version", ("stream", "expected", "actual")
+)
+ID_REUSED = ProblemKind("id-reused", 409, "The id is there with other content", ("stream", "id"))
+ALREADY_EXISTS = ProblemKind("already-exists", 409, "It is there already")
+DECLARED_IN_CODE = ProblemKind("declared-in-code", 409, "A program declares it")
+NOT_HANDLED = ProblemKind("not-handled", 409, "It is not handled, and somebody has to act", ("state",))
+NOT_HANDLED_YET = ProblemKind("not-handled-yet", 409, "It is not handled yet", ("state",))
+NOT_CONFIRMED = ProblemKind("not-confirmed", 409, "Workers have not let it go", ("subscription", "workers"))
+BUSY = ProblemKind("busy", 409, "Somebody else is changing it", retry_after=BUSY_RETRY_SECONDS)
+LOST = ProblemKind("lost", 409, "It belongs to somebody else now")
+CONSUMER_CLOSED = ProblemKind("consumer-closed", 409, "The consumer has ended", ("reason",))
+BEYOND_HEAD = ProblemKind("beyond-head", 409, "The position is beyond the head of the log", ("field", "head"))
+NOT_POSSIBLE = ProblemKind("not-possible", 409, "It cannot be done here")
+TOO_LARGE = ProblemKind("too-large", 413, "It is too large", ("field",))
+URL_TOO_LONG = ProblemKind("url-too-long", 414, "The address is too long")
+NOT_JSON = ProblemKind("not-json", 415, "JSON is wanted")
+WRONG_HOST = ProblemKind("wrong-host", 421, "This server is not known by this name")
+TOO_MANY_ATTEMPTS = ProblemKind("too-many-attempts", 429, "Too many tokens were wrong")
+HEAD_TOO_LARGE = ProblemKind("head-too-large", 431, "The headers are too large")
+INTERNAL = ProblemKind(
     "internal",
     500,
     "Something went wrong here",
     words="It is a fault of the server, whose log says more: try again, or tell its operator",
 )
-UNAVAILABLE = Kind(
+UNAVAILABLE = ProblemKind(
     "unavailable",
     503,
     "The database cannot be reached",
-    retry_after=SOON,
+    retry_after=BUSY_RETRY_SECONDS,
     words="The database does not answer, or not as it should: try again in a moment",
 )
-NOT_READY = Kind("not-ready", 503, "The database does not fit this server")
-TOO_MANY = Kind("too-many", 503, "The server has enough to do", retry_after=SOON)
-TOOK_TOO_LONG = Kind("took-too-long", 503, "It took too long")
-GOING_AWAY = Kind("going-away", 503, "The server is being stopped", retry_after=SOON)
+NOT_READY = ProblemKind("not-ready", 503, "The database does not fit this server")
+TOO_MANY = ProblemKind("too-many", 503, "The server has enough to do", retry_after=BUSY_RETRY_SECONDS)
+TOOK_TOO_LONG = ProblemKind("took-too-long", 503, "It took too long")
+GOING_AWAY = ProblemKind("going-away", 503, "The server is being stopped", retry_after=BUSY_RETRY_SECONDS)
 
-KINDS: Mapping[type[BaseException], Kind] = {
+KIND_OF_ERROR: Mapping[type[BaseException], ProblemKind] = {
     errors.WrongVersion: WRONG_VERSION,
     errors.IdReused: ID_REUSED,
     errors.TooLarge: TOO_LARGE,
@@ -125,15 +127,16 @@ KINDS: Mapping[type[BaseException], Kind] = {
     errors.NotAllowed: FORBIDDEN,
     errors.FilterError: FILTER,
     errors.MilepostError: NOT_POSSIBLE,
-    psycopg.DataError: INVALID,
 }
 """Which error becomes which problem; the closest class counts."""
 
-ALL_KINDS: tuple[Kind, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Kind))
+ALL_KINDS: tuple[ProblemKind, ...] = tuple(
+    value for value in list(globals().values()) if isinstance(value, ProblemKind)
+)
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProblemResponse:
     """An answer about a problem."""
 
     status: int
@@ -141,46 +144,51 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def answer_to(error: BaseException) -> Answer:
+def problem_response(error: BaseException) -> ProblemResponse:
     """What to answer; nothing of an error that nobody foresaw is told."""
-    if isinstance(error, Refused):
+    if isinstance(error, RequestRefused):
         passes = error.kind.retry_after is not None or "retry-after" in error.headers
-        return _answer(error.kind, str(error), transient=passes, told=error.told, headers=error.headers)
-    kind = next((KINDS[cls] for cls in type(error).__mro__ if cls in KINDS), INTERNAL)
+        return _response_of_kind(error.kind, str(error), transient=passes, told=error.told, headers=error.headers)
+    kind = next((KIND_OF_ERROR[cls] for cls in type(error).__mro__ if cls in KIND_OF_ERROR), None)
+    if kind is None:
+        found = database_error(error)
+        if found is not None and found.kind == "value":
+            return _response_of_kind(INVALID, f"PostgreSQL cannot take this value: {found.text}")
+        kind = INTERNAL
     told = {name: getattr(error, name) for name in kind.fields if hasattr(error, name)}
-    return _answer(kind, _words(kind, error), transient=getattr(error, "transient", False), told=told)
+    return _response_of_kind(
+        kind, _problem_detail(kind, error), transient=getattr(error, "transient", False), told=told
+    )
 
 
-def _answer(
-    kind: Kind,
+def _response_of_kind(
+    kind: ProblemKind,
     detail: str,
     *,
     transient: bool = False,
     told: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
-) -> Answer:
+) -> ProblemResponse:
     problem = Problem(
-        type=BASE + kind.slug, title=kind.title, status=kind.status, detail=_storable(detail), transient=transient
+        type=PROBLEM_TYPE_BASE + kind.slug,
+        title=kind.title,
+        status=kind.status,
+        detail=_encodable_text(detail),
+        transient=transient,
     )
     retry = {} if kind.retry_after is None else {"retry-after": kind.retry_after}
-    body = _encoded({**msgspec.structs.asdict(problem), **(told or {})})
-    return Answer(kind.status, body, {**retry, **(headers or {})})
+    body = _encode_members({**msgspec.structs.asdict(problem), **(told or {})})
+    return ProblemResponse(kind.status, body, {**retry, **(headers or {})})
 
 
-def _encoded(members: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({name: _storable(value) for name, value in members.items()})
+def _encode_members(members: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({name: _encodable_text(value) for name, value in members.items()})
 
 
-def _storable(value: Any) -> Any:
+def _encodable_text(value: Any) -> Any:
     """Text that can be sent: a half of a surrogate pair, which a name may hold, is spelled out."""
     return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
 
 
-def _words(kind: Kind, error: BaseException) -> str:
-    if kind.words is not None:
-        return kind.words
-    if not isinstance(error, psycopg.Error):
-        return str(error)
-    # What PostgreSQL says of a value that it does not take, without the statement.
-    said = error.diag.message_primary or str(error).partition("\n")[0]
-    return f"PostgreSQL cannot take this value: {said}"
+def _problem_detail(kind: ProblemKind, error: BaseException) -> str:
+    return str(error) if kind.words is None else kind.words

@@ -10,46 +10,43 @@ from litestar import Litestar, Router, types
 from litestar.di import Provide
 from litestar.openapi import OpenAPIConfig
 
-from milepost.server.asgi import Receive, Scope, Send
-from milepost.server.description import CONFIG, Description
-from milepost.server.http import (
-    consuming,
-    deliveries,
-    describing,
-    filters,
-    following,
-    health,
-    messages,
-    nodes,
-    pulling,
-    subscriptions,
-    tracing,
-)
-from milepost.server.http.admission import admit
-from milepost.server.http.failing import on_error
-from milepost.server.http.request import JsonRequest
+from milepost.server import deliveries, filters, follow, health, messages, nodes, pull, subscriptions, trace
+from milepost.server.description import DESCRIPTION_HANDLERS, OPENAPI_CONFIG, ApiDescription
+from milepost.server.http.asgi import Receive, Scope, Send
+from milepost.server.http.handlers import admit_request, answer_error
+from milepost.server.http.json_body import JsonRequest
 
-PARTS: tuple[tuple[str, str, Sequence[Any]], ...] = (
-    ("/v1", "messages", (*messages.HANDLERS, *following.HANDLERS, *tracing.HANDLERS)),
+API_PARTS: tuple[tuple[str, str, Sequence[Any]], ...] = (
+    ("/v1", "messages", (*messages.HANDLERS, *follow.HANDLERS, *trace.HANDLERS)),
     ("/v1/subscriptions", "subscriptions", subscriptions.HANDLERS),
-    ("/v1/subscriptions", "deliveries", (*deliveries.HANDLERS, *consuming.HANDLERS)),
-    ("/v1", "pulling", pulling.HANDLERS),
+    ("/v1/subscriptions", "deliveries", deliveries.HANDLERS),
+    ("/v1", "pulling", pull.HANDLERS),
     ("/v1/filter", "filters", filters.HANDLERS),
     ("/v1", "nodes", nodes.HANDLERS),
-    ("/", "health", (*health.HANDLERS, *describing.HANDLERS)),
+    ("/", "health", (*health.HANDLERS, *DESCRIPTION_HANDLERS)),
 )
 """What there is: paths, and what they are about."""
-GIVEN = ("mp", "limits", "stopping", "entrance", "hall", "followers", "readiness", "description", "reach")
-"""What handlers are given by these names; `reach` is of whoever asks."""
+DEPENDENCY_NAMES = (
+    "mp",
+    "limits",
+    "shutdown",
+    "authenticator",
+    "connections",
+    "followers",
+    "readiness",
+    "description",
+    "scope_guard",
+)
+"""What handlers are given by these names; `scope_guard` is of whoever asks."""
 
 
-def application(openapi_config: OpenAPIConfig | None = None) -> Litestar:
+def make_application(openapi_config: OpenAPIConfig | None = None) -> Litestar:
     """All handlers; what they are given is in the state of each request."""
     return Litestar(
-        [Router(path, route_handlers=handlers, tags=[about]) for path, about, handlers in PARTS],
-        dependencies={name: _given(name) for name in GIVEN},
-        exception_handlers={Exception: on_error},
-        guards=[admit],
+        [Router(path, route_handlers=handlers, tags=[about]) for path, about, handlers in API_PARTS],
+        dependencies={name: _dependency(name) for name in DEPENDENCY_NAMES},
+        exception_handlers={Exception: answer_error},
+        guards=[admit_request],
         logging_config=None,
         openapi_config=openapi_config,
         request_class=JsonRequest,
@@ -58,23 +55,23 @@ def application(openapi_config: OpenAPIConfig | None = None) -> Litestar:
     )
 
 
-def _given(name: str) -> Provide:
+def _dependency(name: str) -> Provide:
     def given(scope: types.Scope) -> Any:
         return scope["state"][name]
 
     return Provide(given, sync_to_thread=False)
 
 
-_application = cache(application)
+_shared_application = cache(make_application)
 
 
 @cache
-def description(*, asks_for_tokens: bool) -> Description:
+def describe_api(*, asks_for_tokens: bool) -> ApiDescription:
     """Describe all that can be asked of a server that lets in only who has a token, or everybody."""
-    return Description(partial(application, CONFIG), asks_for_tokens=asks_for_tokens)
+    return ApiDescription(partial(make_application, OPENAPI_CONFIG), asks_for_tokens=asks_for_tokens)
 
 
-class Routes:
+class ApiApplication:
     """The ASGI application of one server, which runs within a block of its own."""
 
     def __init__(self, given: Mapping[str, Any], running: Callable[[], AbstractAsyncContextManager[None]]) -> None:
@@ -87,13 +84,13 @@ class Routes:
             await self._live(receive, send)
         else:
             scope["state"] = {**scope.get("state", {}), **self._given}
-            await _application()(scope, receive, send)  # type: ignore[arg-type]
+            await _shared_application()(scope, receive, send)  # type: ignore[arg-type]
 
     async def _live(self, receive: Receive, send: Send) -> None:
         await receive()
         stage = "startup"
         try:
-            _application()
+            _shared_application()
             async with self._running():
                 await send({"type": "lifespan.startup.complete"})
                 stage = "shutdown"

@@ -11,8 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from milepost.testing.database import MilepostDB
 
-VARIABLE = "MILEPOST_TEST_URL"
-RUNNERS = frozenset({"asyncio", "anyio", "trio", "tornado", "twisted"})
+URL_VARIABLE = "MILEPOST_TEST_URL"
+ASYNC_RUNNER_MARKS = frozenset({"asyncio", "anyio", "trio", "tornado", "twisted"})
 """Marks of plugins that run async tests."""
 
 
@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.getgroup("milepost").addoption(
         "--milepost-url",
         metavar="URL",
-        help=f"A PostgreSQL of your own for the fixture milepost_db: postgresql://…; else {VARIABLE}. "
+        help=f"A PostgreSQL of your own for the fixture milepost_db: postgresql://…; else {URL_VARIABLE}. "
         "Defaults to an embedded one, started for the session.",
     )
 
@@ -42,7 +42,7 @@ def _is_left_to_this(test: pytest.Function) -> bool:
     return (
         "milepost_db" in test.fixturenames
         and "anyio_backend" not in test.fixturenames
-        and not marks & RUNNERS
+        and not marks & ASYNC_RUNNER_MARKS
         and inspect.iscoroutinefunction(test.obj)
     )
 
@@ -50,20 +50,20 @@ def _is_left_to_this(test: pytest.Function) -> bool:
 @pytest.fixture(scope="session")
 def milepost_url(pytestconfig: pytest.Config) -> Iterator[str]:
     """The address of the PostgreSQL that `milepost_db` makes its schemas in; override it to give another."""
-    given = pytestconfig.getoption("--milepost-url") or os.environ.get(VARIABLE)
+    given = pytestconfig.getoption("--milepost-url") or os.environ.get(URL_VARIABLE)
     if given:
         yield str(given)
         return
     from milepost.errors import NoDatabase
-    from milepost.testing.server import served
+    from milepost.testing.server import shared_server
 
     # All workers of pytest-xdist share one server.
     session = getattr(pytestconfig, "workerinput", {}).get("testrunuid") or uuid4().hex
     try:
-        with served(session) as url:
+        with shared_server(session) as url:
             yield url
     except NoDatabase as error:
-        pytest.fail(f"milepost_db: {error}; --milepost-url or {VARIABLE} names one of your own", pytrace=False)
+        pytest.fail(f"milepost_db: {error}; --milepost-url or {URL_VARIABLE} names one of your own", pytrace=False)
 
 
 @pytest.fixture

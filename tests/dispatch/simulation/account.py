@@ -4,8 +4,8 @@ from dispatch.simulation.evidence import Evidence, Fate
 from dispatch.simulation.message import Message
 from dispatch.simulation.setup import waits_of
 from dispatch.simulation.store import LaneRecord, Store
-from milepost.dispatch.delivery import Row, State
-from milepost.dispatch.exchange import Answer, LaneState
+from milepost.dispatch.delivery import DeliveryRow, State
+from milepost.dispatch.exchange import ExchangeAnswer, LaneState
 from milepost.dispatch.settings import Settings
 
 
@@ -68,7 +68,7 @@ class Account:
 
     # What it knows
 
-    def row(self, position: int) -> Row | None:
+    def row(self, position: int) -> DeliveryRow | None:
         return self.record.rows.get(position)
 
     def attempts(self, position: int) -> set[int]:
@@ -104,7 +104,7 @@ class Account:
 
     # What it learns
 
-    def learn_moved(self, position: int, row: Row | None, evidence: Evidence) -> None:
+    def learn_moved(self, position: int, row: DeliveryRow | None, evidence: Evidence) -> None:
         """A row is what it was to be."""
         if self.fates.get(position) is evidence.fates.get(position):
             self.fates.pop(position, None)
@@ -121,7 +121,7 @@ class Account:
         if row is not None and row.state is not State.SKIPPED:
             self.untold[position] = row.revision
 
-    def learn_rows(self, answer: Answer[Message]) -> None:
+    def learn_rows(self, answer: ExchangeAnswer[Message]) -> None:
         """Rows are as an answer says."""
         self.answers += 1
         rows = [loaded.row for loaded in (*answer.due, *answer.unrouted)]

@@ -6,8 +6,8 @@ from msgspec.structs import replace
 
 from dispatch.simulation.evidence import Evidence, Fate
 from dispatch.simulation.violation import Violation, ensure
-from milepost.dispatch.delivery import Row, State, Suspicion
-from milepost.dispatch.exchange import Cursor, Move, Tally, Write
+from milepost.dispatch.delivery import DeliveryRow, State, Suspicion
+from milepost.dispatch.exchange import AttemptTally, Cursor, ExchangeWrite, RowChange
 
 if TYPE_CHECKING:
     from dispatch.simulation.store import LaneRecord, Store
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Audit:
     """Compares the rows and the cursor before and after one write with what its owner did."""
 
-    def __init__(self, store: "Store", record: "LaneRecord", write: Write, evidence: Evidence) -> None:
+    def __init__(self, store: "Store", record: "LaneRecord", write: ExchangeWrite, evidence: Evidence) -> None:
         self._store = store
         self._record = record
         self._write = write
@@ -39,7 +39,7 @@ class Audit:
         self._check_limits()
         self._check_tally()
 
-    def _check_refused(self, move: Move) -> None:
+    def _check_refused(self, move: RowChange) -> None:
         """Only a person's change makes a move find another revision."""
         row = self._record.rows.get(move.position)
         by_person = row is not None and self._store.touched.get(move.position) == row.revision
@@ -93,7 +93,7 @@ class Audit:
 
     # Rows
 
-    def _check_move(self, move: Move) -> None:
+    def _check_move(self, move: RowChange) -> None:
         old, new = self._rows.get(move.position), move.row
         if new is None:
             self._store.clear(move.position)
@@ -120,7 +120,7 @@ class Audit:
         if new.position not in self._store.touched:
             ensure(new.total == new.attempts, f"{old} became {new}: the total is wrong")
 
-    def _check_state(self, old: Row | None, new: Row) -> None:
+    def _check_state(self, old: DeliveryRow | None, new: DeliveryRow) -> None:
         position = new.position
         fate = self._evidence.fates.get(position)
         if new.state in (State.RETRYING, State.PARKED):
@@ -133,7 +133,7 @@ class Audit:
         counted = old.attempts if old else 0
         ensure(new.attempts == counted, f"{new} counts {new.attempts} attempts, there were {counted}")
 
-    def _check_suspicion(self, new: Row) -> None:
+    def _check_suspicion(self, new: DeliveryRow) -> None:
         """What has to run alone says so, until it was tried and nothing vanished."""
         store, position = self._store, new.position
         fate = self._evidence.fates.get(position)
@@ -177,7 +177,7 @@ class Audit:
         while counted and not counted[-1]:
             counted.pop()
             failed += 1
-        expected = Tally(counted.count(True), failed)
+        expected = AttemptTally(counted.count(True), failed)
         ensure(self._write.tally == expected, f"{self._write.tally} was written instead of {expected}")
 
 

@@ -23,11 +23,11 @@ class Bounds:
         self._in_flight = max(self._in_flight, lane.in_flight)
         self._capacity = max(self._capacity, consumers.capacity())
         bound = 3 * self._window + self._window // 8 + 1 + self._in_flight + self._capacity + self._suspects
-        board = lane._board
-        held = [*board.window.entries.values(), *board.rows.values()]
+        memory = lane._lane_memory
+        held = [*memory.window.entries.values(), *memory.rows.values()]
         ensure(len(held) <= bound, f"{len(held)} entries are in memory, more than {bound}")
         size = sum(entry.size for entry in held)
-        ensure(board.bytes == size, f"{board.bytes} bytes are counted, and {size} are in memory")
+        ensure(memory.bytes == size, f"{memory.bytes} bytes are counted, and {size} are in memory")
         lent = [entry.size for entry in held if entry.delivery is not None and entry.delivery.member is not None]
-        counted = (board.lent, board.lent_bytes)
+        counted = (memory.lent, memory.lent_bytes)
         ensure(counted == (len(lent), sum(lent)), f"{counted} are counted as lent, instead of {lent}")

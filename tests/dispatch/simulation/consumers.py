@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from dispatch.simulation.message import Message
-from milepost.dispatch.routes import Route
+from milepost.dispatch.routing.route import Route
 
 GroupKey: TypeAlias = tuple[str | None, int]
 FILTERS = (None, "n == 1", "n = 1", "n < 3", "even", "n == 2 || n == 4", "n >= 3")

@@ -6,7 +6,7 @@ from dispatch.simulation.pump import pump
 from dispatch.simulation.violation import ensure
 from dispatch.simulation.world import World
 from milepost.dispatch.delivery import State
-from milepost.dispatch.routes import Route
+from milepost.dispatch.routing.route import Route
 
 EVERYTHING = Route(name="all", capacity=3, priority=9)
 
@@ -68,7 +68,9 @@ def _is_done(world: World) -> bool:
     horizon, now = world.store.log.horizon, world.store.now
     holdings = [holding for worker in world.workers.values() for holding in worker.holdings.values()]
     lanes = [holding.lane for holding in holdings]
-    if any(holding.under_way or holding.open for holding in holdings) or any(lane._board.rows for lane in lanes):
+    if any(holding.under_way or holding.open for holding in holdings) or any(
+        lane._lane_memory.rows for lane in lanes
+    ):
         return False
     return all(lane.cursor.position == horizon and not lane.urgent(now) for lane in lanes)
 

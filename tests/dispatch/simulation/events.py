@@ -11,7 +11,7 @@ from dispatch.simulation.setup import OnPark
 from dispatch.simulation.worker import Worker
 from dispatch.simulation.world import World
 from milepost.dispatch.delivery import State
-from milepost.dispatch.routes import Route
+from milepost.dispatch.routing.route import Route
 
 WORKERS = 3
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from milepost.dispatch.delivery import Row, State
-from milepost.dispatch.exchange import Counts
+from milepost.dispatch.delivery import DeliveryRow, State
+from milepost.dispatch.exchange import RowCounts
 from milepost.dispatch.settings import Settings
 
 
@@ -33,7 +33,7 @@ class Fate:
         """Whether it is parked as far as its owner knows, or may be."""
         return any(parked for _, parked in self.options)
 
-    def agrees(self, row: Row) -> bool:
+    def agrees(self, row: DeliveryRow) -> bool:
         """Whether a row says so."""
         if (row.attempts, row.state is State.PARKED) not in self.options:
             return False
@@ -54,7 +54,7 @@ class Evidence:
     committing: frozenset[int]
     rejected: frozenset[int]
     fates: dict[int, Fate]
-    counts: Counts
+    counts: RowCounts
     """Rows of all lanes, as the owner was told last."""
     outcomes: tuple[bool | None, ...]
     """How attempts ended that are not written yet: well, badly, or without counting."""

@@ -5,14 +5,14 @@ from dispatch.simulation.message import Message
 from dispatch.simulation.order import lowest_unsettled
 from dispatch.simulation.routing import check_route, check_turn, check_unrouted, unpin
 from dispatch.simulation.violation import ensure
-from milepost.dispatch.delivery import Delivery, State
+from milepost.dispatch.delivery import LaneDelivery, State
 
 
-def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Message]]:
+def next_of(holding: Holding, limit: int, stall: int | None) -> list[LaneDelivery[Message]]:
     """What a lane hands out now, checked. `stall` numbers the stall of the subscription, if there is one."""
     unpin(holding)
     given = holding.lane.next(holding.store.now, limit)
-    for promised in holding.lane._board.guards.values():
+    for promised in holding.lane._lane_memory.guards.values():
         holding.promises.setdefault(promised, (holding.consumers.version, holding.answers))
     ensure(len(given) <= limit, f"{len(given)} deliveries instead of {limit}")
     for delivery in given:
@@ -34,7 +34,7 @@ def next_of(holding: Holding, limit: int, stall: int | None) -> list[Delivery[Me
     return given
 
 
-def _claim(holding: Holding, delivery: Delivery[Message], stall: int | None) -> Claim:
+def _claim(holding: Holding, delivery: LaneDelivery[Message], stall: int | None) -> Claim:
     message = delivery.message
     timeout = holding.settings.timeout
     return Claim(

@@ -13,10 +13,10 @@ from dispatch.simulation.setup import Definition
 from dispatch.simulation.store import Refused
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery, State
-from milepost.dispatch.exchange import Answer, Exchange, LaneState, Move
+from milepost.dispatch.delivery import LaneDelivery, State
+from milepost.dispatch.exchange import Exchange, ExchangeAnswer, LaneState, RowChange
 from milepost.dispatch.lane import Lane
-from milepost.dispatch.routes import Routes
+from milepost.dispatch.routing.routes import Routes
 from milepost.dispatch.settings import Settings
 
 
@@ -24,7 +24,7 @@ from milepost.dispatch.settings import Settings
 class Claim:
     """A delivery in force."""
 
-    delivery: Delivery[Message]
+    delivery: LaneDelivery[Message]
     position: int
     key: str | None
     size: int
@@ -52,7 +52,7 @@ class UnderWay:
 
     exchange: Exchange[Message]
     evidence: Evidence
-    answer: Answer[Message] | None = None
+    answer: ExchangeAnswer[Message] | None = None
 
 
 class Holding(Account):
@@ -89,11 +89,11 @@ class Holding(Account):
         self._begin_deliveries()
 
     def _begin_deliveries(self) -> None:
-        self.open: dict[Delivery[Message], Claim] = {}
-        self.past: list[Delivery[Message]] = []
+        self.open: dict[LaneDelivery[Message], Claim] = {}
+        self.past: list[LaneDelivery[Message]] = []
         self.handed: set[int] = set()
         """All that was ever handed out."""
-        self.promises: dict[Delivery[Message], tuple[int, int]] = {}
+        self.promises: dict[LaneDelivery[Message], tuple[int, int]] = {}
         """Deliveries that wait for their rows to say that they run: the version of the routes they go by, and how
         many answers had come."""
         self.pins: dict[tuple[object, int], tuple[int, str | None]] = {}
@@ -114,7 +114,7 @@ class Holding(Account):
     def routed(self) -> bool:
         return self.store.setup.strategy is not None
 
-    def committing(self) -> Sequence[Delivery[Message]]:
+    def committing(self) -> Sequence[LaneDelivery[Message]]:
         """Deliveries that the exchange under way settles."""
         return self.under_way.exchange.commits if self.under_way else ()
 
@@ -157,7 +157,7 @@ class Holding(Account):
 
     # Exchanges
 
-    def make(self, commits: Sequence[Delivery[Message]] = ()) -> Exchange[Message] | None:
+    def make(self, commits: Sequence[LaneDelivery[Message]] = ()) -> Exchange[Message] | None:
         """Begins an exchange, if there is anything to write or to ask."""
         if self.closing:
             self.note_ended()
@@ -221,7 +221,7 @@ class Holding(Account):
         self.learn_rows(answer)
         return True
 
-    def _check_start(self, move: Move) -> None:
+    def _check_start(self, move: RowChange) -> None:
         """A healthy message gets no row when it starts, save on probation."""
         if move.row is not None and move.row.state is State.RUNNING and move.replaces is None:
             on_probation = self.unclean and self.ordinals[move.position] <= self.settings.probation

@@ -10,7 +10,7 @@ from dispatch.simulation.message import Message
 from dispatch.simulation.pump import pump
 from dispatch.simulation.setup import CAUSES
 from dispatch.simulation.world import World
-from milepost.dispatch.delivery import Delivery
+from milepost.dispatch.delivery import LaneDelivery
 
 NUMBERS = 6
 
@@ -124,7 +124,7 @@ class Settle:
             self.settle(holding, [*deliveries, *deliveries] if self.twice else deliveries)
             found[0].stall()
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         raise NotImplementedError
 
 
@@ -132,7 +132,7 @@ class Settle:
 class Ack(Settle):
     """They are done."""
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.ack(holding, deliveries)
 
 
@@ -144,7 +144,7 @@ class Retry(Settle):
     counted: bool = True
     cause: int = 0
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.retry(holding, deliveries, self.after, self.counted, CAUSES[self.cause])
 
 
@@ -152,7 +152,7 @@ class Retry(Settle):
 class Park(Settle):
     """They are given up."""
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.park(holding, deliveries)
 
 
@@ -160,7 +160,7 @@ class Park(Settle):
 class GiveBack(Settle):
     """They were not tried."""
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.give_back(holding, deliveries)
 
 
@@ -170,7 +170,7 @@ class Extend(Settle):
 
     seconds: float = 5.0
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.extend(holding, deliveries, self.seconds)
 
 
@@ -178,7 +178,7 @@ class Extend(Settle):
 class Stop(Settle):
     """One is tried again, and its consumer gets no more."""
 
-    def settle(self, holding: Holding, deliveries: Sequence[Delivery[Message]]) -> None:
+    def settle(self, holding: Holding, deliveries: Sequence[LaneDelivery[Message]]) -> None:
         settling.stop(holding, deliveries[0])
 
 
@@ -302,7 +302,7 @@ class Pump:
             pump(world, worker, fill=self.fill, lazy=self.lazy)
 
 
-def _some(holding: Holding, which: int, count: int) -> list[Delivery[Message]]:
+def _some(holding: Holding, which: int, count: int) -> list[LaneDelivery[Message]]:
     deliveries = list(holding.open)
     if not deliveries:
         return []

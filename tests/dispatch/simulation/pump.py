@@ -145,8 +145,8 @@ def _has_rows(holding: Holding, message: Message) -> bool:
 
 
 def _is_full_of_rows(holding: Holding) -> bool:
-    board = holding.lane._board
-    return board.room() <= 0 and len(board.rows) >= holding.settings.window // 8 + 1
+    memory = holding.lane._lane_memory
+    return memory.room() <= 0 and len(memory.rows) >= holding.settings.window // 8 + 1
 
 
 def _check_wake(holding: Holding) -> None:

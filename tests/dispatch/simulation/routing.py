@@ -4,8 +4,8 @@ from dispatch.simulation.consumers import GroupKey
 from dispatch.simulation.holding import Claim, Holding, bucket_of
 from dispatch.simulation.message import Message
 from dispatch.simulation.violation import ensure
-from milepost.dispatch.delivery import State
-from milepost.dispatch.routes import Route
+from milepost.dispatch.delivery import LaneDelivery, State
+from milepost.dispatch.routing.route import Route
 
 
 def check_route(holding: Holding, claim: Claim) -> None:
@@ -17,7 +17,7 @@ def check_route(holding: Holding, claim: Claim) -> None:
         return
     group = consumers.group_of(delivery.message)
     members = [] if group is None else [(name, route.name) for name, route in consumers.members_of(group)]
-    member = (str(delivery.consumer), str(delivery.route))
+    member = (str(delivery.consumer), str(route_of(delivery)))
     ensure(member in members, f"{claim.position} goes to {member}, and should go to one of {members}")
     _check_capacity(holding, claim)
     if is_pinned(holding) and delivery not in holding.promises:
@@ -38,7 +38,7 @@ def unpin(holding: Holding) -> None:
 
 def _check_capacity(holding: Holding, claim: Claim) -> None:
     delivery = claim.delivery
-    route = holding.consumers.route(str(delivery.consumer), str(delivery.route))
+    route = holding.consumers.route(str(delivery.consumer), str(route_of(delivery)))
     assert route is not None
     sizes = [claim.size, *open_sizes(holding, str(delivery.consumer), route.name)]
     ensure(len(sizes) <= route.capacity, f"{delivery.consumer} gets {len(sizes)} of {route.capacity}")
@@ -69,7 +69,7 @@ def _check_lent(holding: Holding, claim: Claim, member: tuple[str, str]) -> None
 
 def check_unrouted(holding: Holding) -> None:
     """What is set aside as unrouted has nobody who could take it."""
-    aside = holding.lane._board.aside
+    aside = holding.lane._lane_memory.aside
     for position, entry in aside.items():
         is_unrouted = entry.fate is not None and entry.fate.state is State.UNROUTED
         if is_unrouted and position not in holding.unrouted:
@@ -97,7 +97,7 @@ def _is_stored(holding: Holding, message: Message, group: GroupKey) -> bool:
     return message.position in rows or any(
         row.state is State.UNROUTED
         and position < message.position
-        and position not in holding.lane._board.rows
+        and position not in holding.lane._lane_memory.rows
         and holding.consumers.group_of(log[position]) == group
         for position, row in rows.items()
     )
@@ -107,12 +107,17 @@ def is_pinned(holding: Holding) -> bool:
     return (holding.store.setup.strategy or "").startswith("pinned")
 
 
+def route_of(delivery: LaneDelivery[Message]) -> str | None:
+    """The name of the route that matched; None for the lane's own process."""
+    return str(delivery.member.route) if delivery.member else None
+
+
 def open_sizes(holding: Holding, consumer: str, route: str | None) -> list[int]:
     """The sizes of a route's open messages."""
     return [
         claim.size
         for claim in holding.open.values()
-        if claim.delivery.consumer == consumer and claim.delivery.route == route
+        if claim.delivery.consumer == consumer and route_of(claim.delivery) == route
     ]
 
 
@@ -122,7 +127,7 @@ def _promised_sizes(holding: Holding, consumer: str, route: str | None) -> list[
         delivery.message.size
         for delivery in holding.promises
         if delivery.consumer == consumer
-        and delivery.route == route
+        and route_of(delivery) == route
         and delivery not in holding.open
         and delivery.entry.delivery is delivery
     ]

@@ -8,7 +8,7 @@ from typing import Any, cast
 from dispatch.simulation import events, operations
 from dispatch.simulation.operations import NUMBERS, Operation
 from dispatch.simulation.setup import Setup
-from milepost.dispatch.routes import STRATEGIES
+from milepost.dispatch.routing.routes import STRATEGIES
 
 LENGTH = 80
 LASTING = ("local", "ordered", "routed", "pinned", "crossed", "reordered")

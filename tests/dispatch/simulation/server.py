@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from dispatch.simulation.evidence import Evidence
 from dispatch.simulation.message import Log, Message
 from dispatch.simulation.store import Refused, Store
-from milepost.dispatch.exchange import Answer, Exchange, HeldKey, LaneState, Loaded
+from milepost.dispatch.exchange import Exchange, ExchangeAnswer, HeldKey, LaneState, LoadedRow
 
 
 class Server:
@@ -36,7 +36,7 @@ class Server:
         revision: int,
         exchange: Exchange[Message],
         evidence: Evidence,
-    ) -> Answer[Message] | Refused:
+    ) -> ExchangeAnswer[Message] | Refused:
         """Make an exchange of a lane that was taken in this life."""
         if life != self.store.life:
             return Refused.STALE
@@ -49,7 +49,7 @@ class Server:
         self.store.release(lane, epoch)
         return True
 
-    def loaded(self, log_life: int, answer: Answer[Message]) -> Answer[Message] | None:
+    def loaded(self, log_life: int, answer: ExchangeAnswer[Message]) -> ExchangeAnswer[Message] | None:
         """Bring the messages to the rows of an answer, which only names positions.
 
         They are read later than the rows. None if the log has another life by then: other messages may be at the
@@ -67,7 +67,7 @@ class Server:
         )
 
 
-def _with_messages(log: Log, rows: Sequence[Loaded[Message]]) -> list[Loaded[Message]]:
+def _with_messages(log: Log, rows: Sequence[LoadedRow[Message]]) -> list[LoadedRow[Message]]:
     """The rows whose messages are there, with the messages that are there."""
     messages = log.by_position
-    return [Loaded(each.row, messages[each.row.position]) for each in rows if each.row.position in messages]
+    return [LoadedRow(each.row, messages[each.row.position]) for each in rows if each.row.position in messages]

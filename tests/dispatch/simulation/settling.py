@@ -8,9 +8,9 @@ from dispatch.simulation.holding import Claim, Holding
 from dispatch.simulation.message import Message
 from dispatch.simulation.setup import limit_of, waits_of
 from dispatch.simulation.violation import ensure
-from milepost.dispatch.delivery import Delivery, State
+from milepost.dispatch.delivery import LaneDelivery, State
 
-Deliveries: TypeAlias = Sequence[Delivery[Message]]
+Deliveries: TypeAlias = Sequence[LaneDelivery[Message]]
 Cause: TypeAlias = type[BaseException] | None
 
 
@@ -63,11 +63,14 @@ def extend(holding: Holding, deliveries: Deliveries, seconds: float) -> None:
             ensure(delivery.deadline == claim.deadline, f"{delivery.deadline} is not {claim.deadline}")
 
 
-def stop(holding: Holding, delivery: Delivery[Message]) -> None:
+def stop(holding: Holding, delivery: LaneDelivery[Message]) -> None:
     """It is tried again, and its consumer gets no more."""
     claims, refused = _end(holding, [delivery])
     consumer = delivery.consumer
-    _compare(holding.lane.stop(delivery, holding.store.now, reason="stopped"), refused)
+    answer = holding.lane.retry([delivery], holding.store.now, reason="stopped")
+    if not answer and consumer is not None:
+        holding.lane.leave(consumer)
+    _compare(answer, refused)
     for claim in claims:
         fail(holding, claim)
     if claims and consumer is not None:
@@ -80,7 +83,8 @@ def expire(holding: Holding) -> None:
     now = holding.store.now
     late = {delivery for delivery, claim in holding.open.items() if claim.deadline and claim.deadline <= now}
     late.difference_update(holding.committing())
-    expired = holding.lane.expire(now)
+    expired = holding.lane.overdue(now)
+    _compare(holding.lane.retry(expired, now, reason="timed out"), [])
     ensure(set(expired) == late, f"{len(expired)} timed out, instead of {len(late)}")
     for claim in _end(holding, expired)[0]:
         fail(holding, claim)
@@ -150,7 +154,7 @@ def _is_skipped(holding: Holding, claim: Claim) -> bool:
     return row is not None and row.state is State.SKIPPED and claim.position in holding.told_skips
 
 
-def _end(holding: Holding, deliveries: Deliveries) -> tuple[list[Claim], list[Delivery[Message]]]:
+def _end(holding: Holding, deliveries: Deliveries) -> tuple[list[Claim], list[LaneDelivery[Message]]]:
     """Ends claims; those that were in force, and the deliveries whose claims were not, or are a transaction's."""
     ended, refused = [], []
     for delivery in deliveries:

@@ -15,9 +15,18 @@ from dispatch.simulation.message import Log, Message, key_of
 from dispatch.simulation.questions import Questions
 from dispatch.simulation.setup import Setup
 from dispatch.simulation.violation import ensure
-from milepost.dispatch.breaker import judged
-from milepost.dispatch.delivery import Row, State
-from milepost.dispatch.exchange import Answer, Counts, Cursor, Exchange, LaneState, Loaded, Move, Write
+from milepost.dispatch.breaker import breaker_state_after
+from milepost.dispatch.delivery import DeliveryRow, State
+from milepost.dispatch.exchange import (
+    Cursor,
+    Exchange,
+    ExchangeAnswer,
+    ExchangeWrite,
+    LaneState,
+    LoadedRow,
+    RowChange,
+    RowCounts,
+)
 
 
 class Refused(Enum):
@@ -44,7 +53,7 @@ class LaneRecord:
     definition: int = 0
     messages: list[Message] = field(default_factory=list)
     """What of the log belongs to it."""
-    rows: dict[int, Row] = field(default_factory=dict)
+    rows: dict[int, DeliveryRow] = field(default_factory=dict)
     passed: set[int] = field(default_factory=set)
     """Messages that the cursor or what is ahead of it covers."""
 
@@ -169,10 +178,10 @@ class Store:
         self.suspects.pop(position, None)
         self.alone.discard(position)
 
-    def counts(self) -> Counts:
+    def counts(self) -> RowCounts:
         """Rows of all lanes by state."""
         states = [row.state for record in self.lanes for row in record.rows.values()]
-        return Counts(states.count(State.WAITING), states.count(State.RETRYING), states.count(State.UNROUTED))
+        return RowCounts(states.count(State.WAITING), states.count(State.RETRYING), states.count(State.UNROUTED))
 
     # Ownership
 
@@ -191,7 +200,7 @@ class Store:
             cursor=record.cursor,
             now=self.now,
             rows=record.unsettled,
-            running=[Loaded(row, self.log.by_position[row.position]) for row in running],
+            running=[LoadedRow(row, self.log.by_position[row.position]) for row in running],
             unclean=unclean,
             counts=self.counts(),
             streak=self.streak,
@@ -213,7 +222,7 @@ class Store:
 
     def commit(
         self, lane: int, epoch: int, revision: int, exchange: Exchange[Message], evidence: Evidence
-    ) -> Answer[Message] | Refused:
+    ) -> ExchangeAnswer[Message] | Refused:
         """One transaction: writes, then questions; all or nothing."""
         record = self.lanes[lane]
         if record.epoch != epoch or record.revision != revision:
@@ -227,7 +236,7 @@ class Store:
             moved = [self._moved(record, move) for move in exchange.write.moves]
             record.cursor = exchange.write.cursor
             record.revision += 1
-            self.streak, self.stalled = judged(
+            self.streak, self.stalled = breaker_state_after(
                 self.streak,
                 self.stalled,
                 exchange.write.tally,
@@ -247,14 +256,14 @@ class Store:
             self.effects.append(message.id)
             self.handled.add(message.id)
 
-    def _is_met(self, record: LaneRecord, write: Write) -> bool:
+    def _is_met(self, record: LaneRecord, write: ExchangeWrite) -> bool:
         return all(self._finds(record, move) for move in write.moves if move.required)
 
-    def _finds(self, record: LaneRecord, move: Move) -> bool:
+    def _finds(self, record: LaneRecord, move: RowChange) -> bool:
         row = record.rows.get(move.position)
         return (row.revision if row else None) == move.replaces
 
-    def _moved(self, record: LaneRecord, move: Move) -> bool:
+    def _moved(self, record: LaneRecord, move: RowChange) -> bool:
         if not self._finds(record, move):
             return False
         if move.row is None:
@@ -265,10 +274,10 @@ class Store:
 
     def _answer(
         self, record: LaneRecord, exchange: Exchange[Message], moved: list[bool], evidence: Evidence
-    ) -> Answer[Message]:
+    ) -> ExchangeAnswer[Message]:
         counts = self.counts()
         if exchange.ask is None:
-            return Answer(
+            return ExchangeAnswer(
                 moved=moved, rows=record.unsettled, counts=counts, streak=self.streak, stalled=self.stalled
             )
         without_parked = evidence.settings.on_park == "continue"
@@ -277,7 +286,7 @@ class Store:
         due = questions.due()
         heads, heads_end = questions.heads()
         unrouted, unrouted_end = questions.unrouted()
-        return Answer(
+        return ExchangeAnswer(
             moved=moved,
             held={**questions.found(loaded.row.key for loaded in due), **heads, **held},
             due=due,

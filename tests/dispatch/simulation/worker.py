@@ -10,7 +10,7 @@ from dispatch.simulation.setup import Definition
 from dispatch.simulation.store import Store
 from dispatch.simulation.violation import ensure
 from milepost.dispatch.breaker import Breaker
-from milepost.dispatch.delivery import Delivery, State
+from milepost.dispatch.delivery import LaneDelivery, State
 
 
 class Worker:
@@ -105,7 +105,7 @@ class Worker:
         log.horizon += beyond
         return Page(life, start, log.horizon, page)
 
-    def next(self, holding: Holding, limit: int) -> list[Delivery[Message]]:
+    def next(self, holding: Holding, limit: int) -> list[LaneDelivery[Message]]:
         """Hands out, unless something runs alone in this process."""
         given = next_of(holding, min(limit, self._most(holding)), self.stall())
         self._check_probes()

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from milepost import Milepost
-from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consumers.consumer import Consumer
 
 
 def say(*words: object) -> None:
@@ -30,7 +30,7 @@ async def consume(consumer: Consumer, how: str) -> None:
 
 async def come_late(consumer: Consumer) -> None:
     """Wants everything once the process has the subscription, and has set aside what it does not want yet."""
-    while (owned := consumer.desk.owned) is None or not owned.lane.reach or not owned.lane.is_empty:
+    while (owned := consumer.dispatcher.owned) is None or not owned.lane.reach or not owned.lane.is_empty:
         await asyncio.sleep(0.01)
     await consumer.configure(where=None)
 

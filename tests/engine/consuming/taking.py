@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from milepost import Milepost, NewMessage
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.consuming.desk import Desk
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.consumers.dispatcher import ConsumerDispatcher
 from patience import looked_at, within
 
 PATIENCE = 30.0
@@ -47,26 +47,26 @@ async def is_dry(consumer: Consumer) -> bool:
 
 async def has_looked(consumer: Consumer) -> None:
     """Waits until a consumer's process has read what there is for it, and has handed out what it can."""
-    desk = consumer.desk
-    await until(lambda: _has_read(desk))
+    dispatcher = consumer.dispatcher
+    await until(lambda: _has_read(dispatcher))
     # A second time for what the first has brought.
     for _ in range(2):
-        desk.poke()
-        await until(lambda: _has_written(desk))
-        desk.handing.wake()
+        dispatcher.poke()
+        await until(lambda: _has_written(dispatcher))
+        dispatcher.delivery_loop.wake()
         # It goes round without a pause, up to where it waits again.
-        await until(lambda: not desk.handing._changed.is_set())
+        await until(lambda: not dispatcher.delivery_loop._changed.is_set())
 
 
-async def _has_read(desk: Desk) -> bool:
-    head = await desk._place.log.horizon.look()
-    owned = desk.owned
+async def _has_read(dispatcher: ConsumerDispatcher) -> bool:
+    head = (await dispatcher._runtime.log.current_horizon()).position
+    owned = dispatcher.owned
     return owned is None or owned.lane.reach >= head or not owned.is_hungry
 
 
-def _has_written(desk: Desk) -> bool:
-    owned = desk.owned
-    return owned is None or not (owned.exchanging or owned.lane.urgent(desk._clock.now()))
+def _has_written(dispatcher: ConsumerDispatcher) -> bool:
+    owned = dispatcher.owned
+    return owned is None or not (owned.exchanging or owned.lane.urgent(dispatcher._clock.now()))
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
@@ -81,9 +81,9 @@ async def until(condition: Callable[[], bool | Awaitable[bool]]) -> None:
 
 def pass_time(consumer: Consumer, seconds: float) -> None:
     """Moves the time by which a consumer's process takes back what is late, up to its next write."""
-    desk = consumer.desk
-    desk._clock.set(desk._clock.now() + seconds)
-    desk.handing.wake()
+    dispatcher = consumer.dispatcher
+    dispatcher._clock.set(dispatcher._clock.now() + seconds)
+    dispatcher.delivery_loop.wake()
 
 
 class Taker:

@@ -8,10 +8,10 @@ import pytest
 
 from engine.consuming.taking import Taker, ack, is_dry, orders, take, taking, until
 from milepost import Checkpoint, ConsumerClosed, Lost, Milepost, NewMessage, NotConfirmed, Retry, by_property
-from milepost.engine.consuming.attended import Attended
-from milepost.engine.managed import ManagedSubscription
-from milepost.engine.values import LONGEST
-from milepost.progress.protocol import Opened
+from milepost.engine.checks import MAX_DURATION_SECONDS
+from milepost.engine.consumers.host import ConsumerHost
+from milepost.engine.operate.manage import ManagedSubscription
+from milepost.progress.protocol import SubscriptionRecord
 from support import MakeMilepost, qualified
 
 
@@ -176,7 +176,7 @@ class TestSettings:
     ) -> None:
         """Whoever has the subscription next gives rows their keys first."""
         await mp.create_subscription("shipping", retry=Retry(delay=0, jitter=0))
-        monkeypatch.setattr("milepost.engine.consuming.created.FOLLOW", 0.1)
+        monkeypatch.setattr("milepost.engine.operate.create.MAX_FOLLOW_SECONDS", 0.1)
         async with make_mp() as other:
             async with other.consumer("shipping") as consumer:
                 await orders(mp, 3, streams=1)
@@ -184,13 +184,13 @@ class TestSettings:
                 for delivery in held[:2]:
                     await delivery.retry(after=3600)
                 await until(lambda: _retrying(mp, 2))
-                [attended] = other.desks._attended.values()
-                monkeypatch.setattr(attended, "_adapt", _nothing)
+                [host] = other.consumer_registry._hosts_by_address.values()
+                monkeypatch.setattr(host, "_adapt", _nothing)
                 with pytest.raises(NotConfirmed):
                     await mp.manage("shipping").update(ordered_by="stream")
                 assert [d.key async for d in mp.manage("shipping").deliveries()] == [None, None]
         async with mp.consumer("shipping") as consumer:
-            await until(lambda: bool(consumer.desk.lanes))
+            await until(lambda: bool(consumer.dispatcher.lanes))
             assert [d.key async for d in mp.manage("shipping").deliveries(limit=2)] == ["order-0", "order-0"]
             assert await is_dry(consumer)
             await mp.manage("shipping").retry([2])
@@ -237,7 +237,9 @@ class TestSettings:
 
     async def test_the_checkpoint(self, mp: Milepost) -> None:
         """The first that is settled of a lane is written at once, however long the machine has been up."""
-        await mp.create_subscription("shipping", checkpoint=Checkpoint(seconds=LONGEST, messages=10**6))
+        await mp.create_subscription(
+            "shipping", checkpoint=Checkpoint(seconds=MAX_DURATION_SECONDS, messages=10**6)
+        )
         await orders(mp, 3)
         async with mp.consumer("shipping") as consumer:
             await ack(await take(consumer, 1))
@@ -294,12 +296,12 @@ class TestSettings:
             assert [await ack(await take(each, 1)) for each in (consumer, other)] == [[2], [2]]
 
     async def test_who_does_not_follow_is_named(self, mp: Milepost, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("milepost.engine.consuming.created.FOLLOW", 0.2)
+        monkeypatch.setattr("milepost.engine.operate.create.MAX_FOLLOW_SECONDS", 0.2)
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping") as consumer:
-            attended = next(iter(mp.desks._attended.values()))
-            monkeypatch.setattr(attended, "_follow", lambda: None)
-            await until(lambda: bool(consumer.desk.lanes))
+            host = next(iter(mp.consumer_registry._hosts_by_address.values()))
+            monkeypatch.setattr(host, "_follow", lambda: None)
+            await until(lambda: bool(consumer.dispatcher.lanes))
             [owner] = (await mp.manage("shipping").info()).owners
             with pytest.raises(NotConfirmed) as refused:
                 await mp.manage("shipping").update(timeout=3)
@@ -347,7 +349,7 @@ class TestPause:
             held = await take(consumer, 3)
             pausing = asyncio.create_task(mp.manage("shipping").pause())
             # What nobody has looked at goes back; what somebody has is settled first.
-            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            await until(lambda: consumer.dispatcher.owned is not None and consumer.dispatcher.owned.closing)
             await ack(held)
             await pausing
             info = await mp.manage("shipping").info()
@@ -428,7 +430,7 @@ class TestMove:
             await orders(mp, 5)
             held = await take(consumer, 1)
             moving = asyncio.create_task(mp.manage("shipping").move(4))
-            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            await until(lambda: consumer.dispatcher.owned is not None and consumer.dispatcher.owned.closing)
             await ack(held)
             await moving
             assert await ack(await take(consumer, 1)) == [5]
@@ -478,7 +480,7 @@ class TestWhatTakesLong:
     async def test_others_get_messages_meanwhile(
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch, command: Any
     ) -> None:
-        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.05)
+        monkeypatch.setattr("milepost.engine.operate.control.STANDSTILL_SECONDS", 0.05)
         await mp.create_subscription("shipping")
         async with (
             make_mp() as server,
@@ -488,7 +490,7 @@ class TestWhatTakesLong:
             await orders(mp, 2)
             held, seen = await take(slow, 1), await ack(await take(other, 1))
             acting = asyncio.create_task(command(mp.manage("shipping"), 60))
-            await until(lambda: slow.desk.owned is not None and slow.desk.owned.closing)
+            await until(lambda: slow.dispatcher.owned is not None and slow.dispatcher.owned.closing)
             for turn in range(3):
                 await orders(mp, 4)
                 seen += await ack(await take(other, 4))
@@ -501,7 +503,7 @@ class TestWhatTakesLong:
         self, mp: Milepost, make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """There is always something out that takes longer than the first standstill."""
-        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 0.01)
+        monkeypatch.setattr("milepost.engine.operate.control.STANDSTILL_SECONDS", 0.01)
         await mp.create_subscription("shipping")
 
         async def slowly(delivery: Any) -> None:
@@ -588,13 +590,13 @@ class TestForce:
     async def test_nobody_is_hurried_whose_messages_end(
         self, mp: Milepost, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("milepost.engine.control.STANDSTILL_SECONDS", 60)
+        monkeypatch.setattr("milepost.engine.operate.control.STANDSTILL_SECONDS", 60)
         await mp.create_subscription("shipping")
         async with mp.consumer("shipping") as consumer:
             await orders(mp, 2)
             held = await take(consumer, 2)
             pausing = asyncio.create_task(mp.manage("shipping").pause(force=True))
-            await until(lambda: consumer.desk.owned is not None and consumer.desk.owned.closing)
+            await until(lambda: consumer.dispatcher.owned is not None and consumer.dispatcher.owned.closing)
             assert await ack(held) == [1, 2]
             await pausing
         assert (await mp.manage("shipping").info()).lag.positions == 0
@@ -626,7 +628,7 @@ class TestDelete:
             await orders(mp, 3)
             held = await take(owner, 1)
             deleting = asyncio.create_task(mp.manage("shipping").delete())
-            await until(lambda: owner.desk.owned is not None and owner.desk.owned.closing)
+            await until(lambda: owner.dispatcher.owned is not None and owner.dispatcher.owned.closing)
             ends = [asyncio.create_task(_end(consumer)) for consumer in (owner, standby)]
             await ack(held)
             await deleting
@@ -708,7 +710,7 @@ class TestVanished:
         old = {**dict.fromkeys(range(1, 6), ("done", 1)), **dict.fromkeys((6, 7), ("filtered", 1))}
         hears = asyncio.Event()
 
-        async def deaf(self: Attended, opened: Opened) -> None:
+        async def deaf(self: ConsumerHost, opened: SubscriptionRecord) -> None:
             await hears.wait()
 
         await mp.create_subscription("shipping", where="n < 5")
@@ -716,8 +718,8 @@ class TestVanished:
             await orders(mp, 4, streams=1)
             await taker.until(4)
             with monkeypatch.context() as patched:
-                patched.setattr(Attended, "learn", deaf)
-                patched.setattr("milepost.engine.consuming.created.FOLLOW", 0)
+                patched.setattr(ConsumerHost, "learn", deaf)
+                patched.setattr("milepost.engine.operate.create.MAX_FOLLOW_SECONDS", 0)
                 for where in ("n == 6", "n >= 3"):
                     with pytest.raises(NotConfirmed):
                         await mp.manage("shipping").update(where=where)

@@ -14,11 +14,11 @@ from engine.consuming.taking import ack, orders, take, until
 from engine.notes import Notes
 from engine.vanished import expire
 from milepost import Message, Milepost, NewMessage, Park, Retry, RetryLater, Skip
-from milepost.engine import listeners
-from milepost.engine.consuming import consumer as consumers
-from milepost.engine.consuming import settler
-from milepost.engine.figures import Counting
-from milepost.events import (
+from milepost.engine.consumers import consumer as consumers
+from milepost.engine.consumers import settler
+from milepost.engine.observe import listeners
+from milepost.engine.observe.counters import EventCounter
+from milepost.engine.observe.events import (
     AttemptFailed,
     Event,
     Handled,
@@ -263,7 +263,7 @@ class TestBesideHandlers:
         @mp.subscription("invoices", category="order", lanes=1)
         async def handle(message: Message[Any]) -> None: ...
 
-        counting = Counting(mp.on_event)
+        counting = EventCounter(mp.on_event)
         for name in ("shipping", "letters"):
             await mp.create_subscription(name)
         async with (
@@ -322,7 +322,7 @@ class TestBesideHandlers:
     async def test_who_cannot_end_goes_on_while_others_tell_it_something(
         self, mp: Milepost, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr(listeners, "FAREWELL", 0.05)
+        monkeypatch.setattr(listeners, "LISTENER_GRACE_SECONDS", 0.05)
         go_on = asyncio.Event()
         heard: list[str] = []
 
@@ -362,7 +362,7 @@ async def test_a_listener_that_is_declared_meanwhile_listens_from_the_next_start
 
 async def test_consumers_of_another_group(make_mp: MakeMilepost) -> None:
     async with make_mp(group="sales") as sales, make_mp(group="stock") as stock:
-        notes, counting = Notes(sales), Counting(sales.on_event)
+        notes, counting = Notes(sales), EventCounter(sales.on_event)
         for mp in (sales, stock):
             await mp.create_subscription("shipping")
         await orders(sales, 2)
@@ -378,15 +378,15 @@ async def test_where_nobody_listens_nothing_is_made(mp: Milepost) -> None:
     await mp.create_subscription("shipping")
     await orders(mp, 3)
     async with mp.consumer("shipping") as consumer:
-        assert consumer.desk.telling is None
+        assert consumer.dispatcher.emitter is None
         await ack(await take(consumer, 1))
 
     @mp.on_event
     def alarm(event: Parked) -> None: ...
 
     async with mp.consumer("shipping") as consumer:
-        assert consumer.desk.telling is not None
-        assert consumer.desk.telling.noted == (None, None)
+        assert consumer.dispatcher.emitter is not None
+        assert consumer.dispatcher.emitter.noted == (None, None)
         await ack(await take(consumer, 1))
 
 

@@ -14,7 +14,7 @@ from engine.faults.chance import seeded
 from engine.faults.proxy import Fate, Proxy
 from engine.vanished import expire
 from milepost import Lost, Milepost, NewMessage, Retry, Unavailable
-from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.consumers.delivery import Delivery
 from servers import Server
 from support import MakeMilepost
 

@@ -8,11 +8,10 @@ import pytest
 
 from engine.consuming.taking import PATIENCE, Taker, ack, orders, pass_time, taking, until
 from milepost import Lost, Milepost, NewMessage, Retry, Route
-from milepost.engine.consuming import allowance as allowing
-from milepost.engine.consuming.allowance import FEW, Allowance
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
-from milepost.engine.consuming.routing import Routing
+from milepost.engine.consumers import consumer as allowing
+from milepost.engine.consumers.consumer import TOLERATED_LATE_DELIVERIES, AdaptiveCapacity, Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.consumers.routes import ConsumerRoutes
 from patience import within
 
 TIMEOUT = 600.0
@@ -62,9 +61,9 @@ class TestPinned:
             async with taking(mp, "shipping") as other:
                 await self.streams(mp, 50, of=10)
                 # But for what it was late with, which is tried again much later.
-                await until_alone_late(hanging, other, 600 - FEW)
+                await until_alone_late(hanging, other, 600 - TOLERATED_LATE_DELIVERIES)
                 await self.streams(mp, 50, of=10)
-                await until_alone_late(hanging, other, 1100 - FEW)
+                await until_alone_late(hanging, other, 1100 - TOLERATED_LATE_DELIVERIES)
                 assert set(other.attempts) == {1}
             assert (await mp.manage("shipping").info()).stalled is None
 
@@ -85,7 +84,7 @@ class TestPinned:
             await all_of(consumer, 40)
             is_late(consumer)
             await until(lambda: consumer.is_limited)
-            await other.until(200 - FEW)
+            await other.until(200 - TOLERATED_LATE_DELIVERIES)
             again = Taker(consumer)
             try:
                 async with asyncio.timeout(PATIENCE):
@@ -115,14 +114,14 @@ class TestAConsumerThatHangs:
             await all_of(hanging, 300)
             is_late(hanging)
             async with taking(mp, "shipping") as other:
-                await other.until(299 - FEW)
+                await other.until(299 - TOLERATED_LATE_DELIVERIES)
                 assert set(other.attempts) == {1}
                 await orders(mp, 10)
                 # It has room for one, which comes in turn.
-                await other.until(309 - FEW)
-            assert hanging.statistics().timed_out == FEW
+                await other.until(309 - TOLERATED_LATE_DELIVERIES)
+            assert hanging.statistics().timed_out == TOLERATED_LATE_DELIVERIES
             info = await mp.manage("shipping").info()
-            assert (info.stalled, info.retrying) == (None, FEW)
+            assert (info.stalled, info.retrying) == (None, TOLERATED_LATE_DELIVERIES)
 
     async def test_also_when_it_looks_at_nothing(self, mp: Milepost) -> None:
         async with await begin(mp, 300) as hanging:
@@ -135,8 +134,8 @@ class TestAConsumerThatHangs:
             assert hanging.statistics().timed_out == 0
 
     async def test_gets_more_by_what_it_settles(self, mp: Milepost) -> None:
-        async with await begin(mp, 100 + FEW) as consumer:
-            await all_of(consumer, 100 + FEW)
+        async with await begin(mp, 100 + TOLERATED_LATE_DELIVERIES) as consumer:
+            await all_of(consumer, 100 + TOLERATED_LATE_DELIVERIES)
             is_late(consumer)
             sizes = []
             for count in (1, 2, 4, 8, 16, 32, 37):
@@ -150,7 +149,7 @@ class TestAConsumerThatHangs:
         async with await begin(mp, 50) as consumer:
             had = await all_of(consumer, 50)
             is_late(consumer)
-            await until(lambda: consumer.statistics().timed_out == FEW)
+            await until(lambda: consumer.statistics().timed_out == TOLERATED_LATE_DELIVERIES)
             settled = await consumer.settle(ack=had)
             assert settled.moved == ()
         assert f"{consumer.name} was late: 30 of what it has go to others" in caplog.text
@@ -162,7 +161,7 @@ async def test_what_was_extended_stays(mp: Milepost) -> None:
         await had[0].extend(3600)
         await had[-1].extend(3600)
         is_late(consumer)
-        await until(lambda: consumer.statistics().timed_out == FEW)
+        await until(lambda: consumer.statistics().timed_out == TOLERATED_LATE_DELIVERIES)
         await ack([had[0], had[-1]])
         with pytest.raises(Lost):
             await had[-2].ack()
@@ -200,11 +199,13 @@ class TestRoutes:
         async with mp.consumer("shipping", routes=routes) as consumer:
             await all_of(consumer, 100)
             is_late(consumer)
-            await until(lambda: consumer.statistics().timed_out == FEW)
+            await until(lambda: consumer.statistics().timed_out == TOLERATED_LATE_DELIVERIES)
             await until(lambda: consumer.in_flight == len(routes))
 
     def test_have_each_its_part(self) -> None:
-        routing = Routing([Route(f"n == {n}", capacity=capacity) for n, capacity in enumerate((0, 1, 25, 25))])
+        routing = ConsumerRoutes(
+            [Route(f"n == {n}", capacity=capacity) for n, capacity in enumerate((0, 1, 25, 25))]
+        )
         assert [route.capacity for route in routing.named(20)] == [0, 1, 5, 5]
         assert [route.capacity for route in routing.named(None)] == [0, 1, 25, 25]
 
@@ -213,7 +214,7 @@ class TestRoutes:
             await all_of(consumer, 100)
             await consumer.configure(capacity=0)
             is_late(consumer)
-            await until(lambda: consumer.statistics().timed_out == FEW)
+            await until(lambda: consumer.statistics().timed_out == TOLERATED_LATE_DELIVERIES)
             await consumer.configure(capacity=100)
             await until(lambda: consumer.in_flight == 1)
 
@@ -226,7 +227,7 @@ class TestAllowance:
         return clock
 
     def test_is_what_was_settled_meanwhile(self, clock: list[float]) -> None:
-        allowance = Allowance()
+        allowance = AdaptiveCapacity()
         allowance.settle(500, 1000)
         clock[0] = 15
         allowance.limit(100, timeout=30)
@@ -237,14 +238,14 @@ class TestAllowance:
         assert most == [400, 400, 800, None]
 
     def test_is_one_for_who_hangs(self, clock: list[float]) -> None:
-        allowance = Allowance()
+        allowance = AdaptiveCapacity()
         allowance.settle(500, 1000)
         clock[0] = 15.1
         allowance.limit(100, timeout=30)
         assert allowance.most == 1
 
     def test_is_not_more_for_being_late_again(self, clock: list[float]) -> None:
-        allowance = Allowance()
+        allowance = AdaptiveCapacity()
         allowance.settle(500, 1000)
         allowance.limit(490, timeout=30)
         allowance.limit(0, timeout=30)

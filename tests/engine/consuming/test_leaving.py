@@ -9,8 +9,8 @@ import pytest
 
 from engine.consuming.taking import PATIENCE, ack, has_looked, is_dry, orders, take, taking, until
 from milepost import ConsumerClosed, Lost, Milepost, Retry
-from milepost.engine.consuming.company import Company
-from milepost.engine.consuming.consumer import Consumer
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.host import ConsumerPeers
 from support import MakeMilepost, qualified
 
 
@@ -124,8 +124,8 @@ class TestReasons:
         await mp.create_subscription("shipping")
         async with make_mp() as other, other.consumer("shipping") as consumer:
             # Something that nobody has thought of.
-            consumer.desk.writing._write = None  # type: ignore[method-assign,assignment]
-            consumer.desk.writing.look()
+            consumer.dispatcher.checkpoint_writer._write = None  # type: ignore[method-assign,assignment]
+            consumer.dispatcher.checkpoint_writer.wake()
             assert await reason_of(consumer) == "lost"
         assert "its consumers end: 'NoneType' object is not callable\nTraceback" in caplog.text
 
@@ -228,17 +228,17 @@ async def test_coming_is_cancelled_while_it_joins(mp: Milepost, monkeypatch: pyt
     """What is still ending lets go of its own lane only: the next one waits until it has ended."""
     await mp.create_subscription("shipping")
     await orders(mp, 1)
-    joins, may_join, joined = asyncio.Event(), asyncio.Event(), Company.joined
+    joins, may_join, joined = asyncio.Event(), asyncio.Event(), ConsumerPeers.joined
 
     @asynccontextmanager
-    async def held_up(company: Company, member: object, lease: float) -> AsyncIterator[None]:
-        async with joined(company, member, lease):
+    async def held_up(peers: ConsumerPeers, member: object, lease: float) -> AsyncIterator[None]:
+        async with joined(peers, member, lease):
             if not joins.is_set():
                 joins.set()
                 await may_join.wait()
             yield
 
-    monkeypatch.setattr(Company, "joined", held_up)
+    monkeypatch.setattr(ConsumerPeers, "joined", held_up)
     coming = asyncio.create_task(mp.consumer("shipping").__aenter__())
     await joins.wait()
     coming.cancel()
@@ -248,10 +248,10 @@ async def test_coming_is_cancelled_while_it_joins(mp: Milepost, monkeypatch: pyt
     await asyncio.wait([next_one], timeout=0.5)
     may_join.set()
     consumer = await next_one
-    await until(lambda: not mp.desks._ending)
-    [attended] = mp.desks._attended.values()
+    await until(lambda: not mp.consumer_registry._ending)
+    [host] = mp.consumer_registry._hosts_by_address.values()
     try:
-        assert attended._company.sharing.served == {attended.opened.id: attended}
+        assert host._peers.balancer.served == {host.record.id: host}
         assert len(await take(consumer, 1)) == 1
     finally:
         await consumer.__aexit__(None, None, None)

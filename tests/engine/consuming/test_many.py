@@ -127,8 +127,8 @@ async def test_one_that_breaks_breaks_no_other(mp: Milepost, caplog: pytest.LogC
     for name in ("broken", "well"):
         await mp.create_subscription(name)
     async with mp.consumer("broken") as broken, mp.consumer("well") as well:
-        broken.desk.writing._write = None  # type: ignore[method-assign,assignment]
-        broken.desk.writing.look()
+        broken.dispatcher.checkpoint_writer._write = None  # type: ignore[method-assign,assignment]
+        broken.dispatcher.checkpoint_writer.wake()
         await until(lambda: broken.closed == "lost")
         await orders(mp, 1)
         assert await ack(await take(well, 1)) == [1]

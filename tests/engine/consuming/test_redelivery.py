@@ -40,7 +40,7 @@ class TestTimeOut:
                 [delivery] = await take(consumer, 1)
                 assert delivery.attempt == attempt
                 assert delivery.claim.deadline is not None
-                assert delivery.claim.deadline - consumer.desk._clock.now() <= 0.02
+                assert delivery.claim.deadline - consumer.dispatcher._clock.now() <= 0.02
 
     async def test_another_consumer_gets_it(self, mp: Milepost) -> None:
         await mp.create_subscription("shipping", timeout=0.2, retry=Retry(delay=0, jitter=0))
@@ -95,7 +95,7 @@ async def test_a_lost_consumer_is_an_attempt(mp: Milepost) -> None:
         async with mp.consumer("shipping", capacity=1) as consumer:
             [delivery] = await take(consumer, 1)
             assert (delivery.position, delivery.attempt) == (1, attempt)
-            consumer.desk.lose_consumer(consumer, "consumer lost")
+            consumer.dispatcher.lose_consumer(consumer, "consumer lost")
     await until(lambda: _parked(mp, 1))
     [parked] = [each async for each in mp.manage("shipping").deliveries()]
     assert (parked.position, parked.reason, parked.consumer) == (1, "consumer lost", consumer.name)
@@ -188,7 +188,7 @@ async def test_what_may_have_killed_a_process_is_alone_in_it_over_all_subscripti
     await orders(mp, 1)
     async with mp.consumer("shipping", capacity=1) as first, mp.consumer("billing", capacity=1) as second:
         suspect, [other] = await take(first, 1), await take(second, 1)
-        owned = first.desk.owned
+        owned = first.dispatcher.owned
         assert owned is not None
         suspected = owned.lane
         monkeypatch.setattr(Lane, "suspects", property(lambda lane: lane is suspected))
@@ -211,8 +211,8 @@ async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
     for name in ("shipping", "billing"):
         await mp.create_subscription(name, lease=60)
     async with mp.consumer("shipping", capacity=1) as first:
-        await until(lambda: first.desk.owned is not None)
-        owned = first.desk.owned
+        await until(lambda: first.dispatcher.owned is not None)
+        owned = first.dispatcher.owned
         assert owned is not None
         await orders(mp, 1)
         suspect = await take(first, 1)
@@ -227,9 +227,11 @@ async def test_whoever_is_to_be_alone_waits_for_what_others_were_promised(
             # By then it cannot be written down.
             await holder.execute(lock.encode())
             async with mp.consumer("billing") as second:
-                await until(lambda: second.desk.owned is not None and second.desk.owned.lane.promised > 0)
+                await until(
+                    lambda: second.dispatcher.owned is not None and second.dispatcher.owned.lane.promised > 0
+                )
                 suspects.append(owned.lane)
-                first.desk.handing.wake()
+                first.dispatcher.delivery_loop.wake()
                 await holder.commit()
                 assert await ack(await take(second, 1)) == [1]
                 await ack(suspect)
@@ -325,16 +327,16 @@ class TestParked:
             found: list[Any] = []
             while len(found) < 300:
                 found += await ack(await take(consumer, 1))
-                owned = consumer.desk.owned
+                owned = consumer.dispatcher.owned
                 assert owned is not None
-                most = max(most, len(owned.lane._board.rows))
+                most = max(most, len(owned.lane._lane_memory.rows))
             assert found == list(range(1, 301))
             assert most <= 60
 
 
 def _are_loaded(consumer: object, count: int) -> bool:
-    owned = consumer.desk.owned  # type: ignore[attr-defined]
-    return owned is not None and len(owned.lane._board.rows) == count
+    owned = consumer.dispatcher.owned  # type: ignore[attr-defined]
+    return owned is not None and len(owned.lane._lane_memory.rows) == count
 
 
 async def test_the_back_off_goes_by_the_databases_clock(milepost_db: MilepostDB) -> None:

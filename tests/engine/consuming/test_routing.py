@@ -8,9 +8,9 @@ import pytest
 
 from engine.consuming.taking import ack, is_dry, take, taking, until
 from milepost import FilterError, InvalidMessage, Milepost, NewMessage, Route
-from milepost.engine.consuming.routing import Routing
-from milepost.engine.pages import Pages
-from milepost.log.segment import Segment
+from milepost.engine.consumers.routes import ConsumerRoutes
+from milepost.engine.lanes.reader import SubscriptionPages
+from milepost.log.query import Segment
 from support import MakeMilepost
 
 
@@ -247,14 +247,14 @@ class TestCapacity:
     ) -> None:
         """Where nobody else waits for anything, half of the window is free before more is read."""
         reads = 0
-        after = Pages.after
+        after = SubscriptionPages.after
 
-        async def counted(pages: Pages, position: int, lanes: Collection[int]) -> Segment | None:
+        async def counted(pages: SubscriptionPages, position: int, lanes: Collection[int]) -> Segment | None:
             nonlocal reads
             reads += 1
             return await after(pages, position, lanes)
 
-        monkeypatch.setattr(Pages, "after", counted)
+        monkeypatch.setattr(SubscriptionPages, "after", counted)
         await mp.manage("shipping").update(window=100)
         await customers(mp, *range(400))
         async with mp.consumer("shipping", capacity=5) as consumer:
@@ -413,7 +413,7 @@ async def test_what_cannot_be_stored_is_refused(mp: Milepost, word: str) -> None
 def test_a_filter_is_compiled_once() -> None:
     """A consumer of a server may have a thousand: compiled again, they would hold everybody up."""
     given = [Route("n == 1", capacity=100), Route("n == 2", name="second"), Route()]
-    routes = Routing(given).named(12)
+    routes = ConsumerRoutes(given).named(12)
     assert [(route.name, route.capacity) for route in routes] == [("#1", 4), ("=second", 4), ("#2", 4)]
     assert [route.where for route in routes] == ["n == 1", "n == 2", None]
     assert all(route.filter is of.filter for route, of in zip(routes, given, strict=True))

@@ -38,8 +38,8 @@ async def test_it_takes_over_at_once_when_the_owner_leaves_in_good_order(
     mp: Milepost, make_mp: MakeMilepost, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would not look by itself for an hour: the other one tells."""
-    monkeypatch.setattr("milepost.engine.sharing.BALANCE", 3600.0)
-    monkeypatch.setattr("milepost.log.wakeups.PROBE_TIMEOUT", PATIENCE)
+    monkeypatch.setattr("milepost.engine.lanes.balancer.BALANCE_SECONDS", 3600.0)
+    monkeypatch.setattr("milepost.log.postgres.wakeups.PROBE_TIMEOUT_SECONDS", PATIENCE)
     caplog.set_level(logging.INFO)
     await mp.create_subscription("shipping", timeout=3600, lease=3600)
     await orders(mp, 5)

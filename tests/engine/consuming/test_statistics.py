@@ -9,8 +9,8 @@ import pytest
 
 from engine.consuming.taking import ack, orders, take, until
 from milepost import Message, Milepost, MilepostError, Retry
-from milepost.engine.consuming import statistics
-from milepost.engine.consuming.statistics import Numbers, SubscriptionStatistics
+from milepost.engine.observe import statistics
+from milepost.engine.observe.statistics import DeliveryCounters, SubscriptionStatistics
 from support import MakeMilepost
 
 
@@ -34,14 +34,14 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> Seconds:
 @pytest.fixture(autouse=True)
 def owners_tell_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Owners do that every few seconds, which no test has to wait for."""
-    monkeypatch.setattr("milepost.engine.consuming.attended.TELL", 0.05)
+    monkeypatch.setattr("milepost.engine.consumers.host.CONSUMER_REPORT_SECONDS", 0.05)
 
 
 class TestWindows:
     """Rates are of whole seconds that have passed, so that it does not matter when one looks."""
 
     def test_of_the_last_second_and_of_the_last_minute(self, seconds: Seconds) -> None:
-        numbers = Numbers()
+        numbers = DeliveryCounters()
         seconds.now = 1000.9
         numbers.settled("ack", [0.1] * 30)
         assert (numbers.figures(0).rate, numbers.figures(0).rate_minute) == (0, 0)
@@ -56,7 +56,7 @@ class TestWindows:
         assert numbers.figures(0).rate_minute == 0
 
     def test_every_second_of_a_minute_counts(self, seconds: Seconds) -> None:
-        numbers = Numbers()
+        numbers = DeliveryCounters()
         for second in range(200):
             seconds.now = 1000.0 + second
             numbers.settled("ack", [0.1] * second)
@@ -66,7 +66,7 @@ class TestWindows:
         assert figures.acked == sum(range(200))
 
     def test_percentiles_of_the_last_thousand(self) -> None:
-        numbers = Numbers()
+        numbers = DeliveryCounters()
         assert numbers.figures(0).latency_50 is None
         numbers.settled("ack", [9.0] * 5000)
         numbers.settled("retry", [number / 1000 for number in range(1000)])

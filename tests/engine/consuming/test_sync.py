@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from milepost import ConsumerClosed, Lost, Milepost, MilepostError, NewMessage, Park, Retry, Route, Skip
-from milepost.engine.consuming.blocking import SyncConsumer, SyncDelivery
-from milepost.engine.consuming.consumer import Consumer
-from milepost.engine.consuming.delivery import Delivery
+from milepost.engine.consumers.consumer import Consumer
+from milepost.engine.consumers.delivery import Delivery
+from milepost.engine.consumers.sync import SyncConsumer, SyncDelivery
 from milepost.sync import SyncMilepost
 from support import MakeMilepost
 
@@ -254,14 +254,13 @@ def test_a_forked_process_has_no_part_in_it(sync: SyncMilepost) -> None:
 
 @pytest.mark.parametrize(("blocking", "async_"), [(SyncConsumer, Consumer), (SyncDelivery, Delivery)])
 def test_every_public_method_has_the_same_parameters(blocking: type[Any], async_: type[Any]) -> None:
-    of_the_desk = {"close", "core_routes", "desk", "journal", "look", "next_batch", "numbers", "told", "untaken"}
-    of_the_desk |= {"ack", "extend", "route_of", "settled", "stop", "take", "take_acked", "why_refused"}
-    of_the_desk |= {"at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "tell_lost"}
-    of_the_desk |= {"has_settled", "is_limited", "late", "recall"}
-    of_the_desk -= set() if blocking is SyncConsumer else set(vars(Delivery))
-    names = (
-        {name for name in vars(async_) if name[0] != "_"} - of_the_desk - {"claim", "is_open", "since", "settled"}
-    )
+    internal = {"close", "lane_routes", "dispatcher", "logger", "wake", "next_batch", "numbers", "statistics_with"}
+    internal |= {"pop_unseen", "timeout", "recalls"}
+    internal |= {"ack", "extend", "route_of", "settled", "stop", "take", "pop_acked", "why_refused"}
+    internal |= {"at_hand", "give_back", "go_on", "gone", "leave", "lose", "more", "suspend", "notify_lost"}
+    internal |= {"has_settled", "is_limited", "late", "recall"}
+    internal -= set() if blocking is SyncConsumer else set(vars(Delivery))
+    names = {name for name in vars(async_) if name[0] != "_"} - internal - {"claim", "is_open", "since", "settled"}
     assert names <= set(vars(blocking))
     for name in names:
         if not isinstance(vars(async_)[name], property):

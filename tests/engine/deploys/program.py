@@ -23,9 +23,10 @@ from milepost import (
     by_function,
     by_property,
 )
-from milepost.engine import served, sharing
-from milepost.engine.declaring import Declaring
-from milepost.log import schema as schemas
+from milepost.engine.handlers import host
+from milepost.engine.handlers.registrar import SubscriptionRegistrar
+from milepost.engine.lanes import balancer
+from milepost.postgres import schema as schemas
 
 
 class Trouble(Exception):
@@ -125,23 +126,23 @@ def declare_type(subscription: Any, payload: type[Wish], handling: Handling) -> 
 def learn_migrations(count: int, *, breaking: bool) -> None:
     """Is a later Milepost, whose schema has come further."""
     for _ in range(count):
-        number = schemas.NEWEST + 1
+        number = schemas.NEWEST_MIGRATION_NUMBER + 1
         oldest = number if breaking else 1
         added = schemas.Migration(number, "later", oldest, f'create table :"schema".later_{number} (n integer);')
-        schemas.MIGRATIONS, schemas.NEWEST = (*schemas.MIGRATIONS, added), number
+        schemas.MIGRATIONS, schemas.NEWEST_MIGRATION_NUMBER = (*schemas.MIGRATIONS, added), number
 
 
 def ask_often(folder: Path) -> None:
     """Asks again and again whether newer programs have ended, and notes that it did."""
-    sharing.BALANCE = served.PATIENCE = 0.2
-    again = Declaring.again
+    balancer.BALANCE_SECONDS = host.REDECLARE_SECONDS = 0.2
+    again = SubscriptionRegistrar.again
 
-    async def noted(declaring: Declaring, *given: Any) -> Any:
+    async def noted(declaring: SubscriptionRegistrar, *given: Any) -> Any:
         with (folder / f"asked-{os.getpid()}").open("a") as file:
             file.write(".")
         return await again(declaring, *given)
 
-    Declaring.again = noted  # type: ignore[method-assign,assignment]
+    SubscriptionRegistrar.again = noted  # type: ignore[method-assign,assignment]
 
 
 def main(url: str, schema: str, folder: str, given: str) -> None:

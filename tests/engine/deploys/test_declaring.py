@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from milepost import Context, Message, Milepost, NewMessage, Park
-from milepost.dispatch import Cursor, Exchange, Tally, Write
-from milepost.engine import declaring
-from milepost.engine.heart import Heart
-from milepost.events import DefinitionChanged, LaneLost, LaneTaken
-from milepost.progress.protocol import Definition, RowPlace, Share
+from milepost.dispatch import AttemptTally, Cursor, Exchange, ExchangeWrite
+from milepost.engine.handlers import registrar
+from milepost.engine.lanes import message_loader
+from milepost.engine.lanes.heartbeat import Heartbeat
+from milepost.engine.observe.events import DefinitionChanged, LaneLost, LaneTaken
+from milepost.progress.protocol import LaneShare, RowLocation, SubscriptionDefinition
 from patience import until
 from support import Connection, MakeMilepost, qualified
 
@@ -47,15 +48,15 @@ async def test_declaring_and_a_transaction_that_wait_for_each_other(mp: Milepost
     """It fences a lane that a transaction holds, which then counts a failure: it is ended, and tries again."""
     progress = mp.services.progress
     await progress.open()
-    before = Definition(group="g", name="s", lanes=1, selects="a", orders="stream", start=Cursor(0))
+    before = SubscriptionDefinition(group="g", name="s", lanes=1, selects="a", orders="stream", start=Cursor(0))
     [opened] = await progress.declare([before])
     [held] = await progress.take(opened.id, [0])
-    write: Exchange[Any] = Exchange(0.0, Write(Cursor(5), (), Tally(1)), None)
+    write: Exchange[Any] = Exchange(0.0, ExchangeWrite(Cursor(5), (), AttemptTally(1)), None)
     count = qualified("update {}.subscriptions set streak = 1", mp)
     async with await Connection.connect(database_url) as connection:
         await connection.execute("set deadlock_timeout = '1min'")
         await progress.exchange(held, write, stall_after=10, on_park="block", connection=connection)
-        after = Definition(group="g", name="s", lanes=1, selects="b", orders="stream", start=Cursor(0))
+        after = SubscriptionDefinition(group="g", name="s", lanes=1, selects="b", orders="stream", start=Cursor(0))
         changing = asyncio.create_task(progress.declare([after]))
         await until_waiting(mp)
         await connection.execute(count.encode())
@@ -87,9 +88,9 @@ async def test_nothing_is_read_of_lanes_that_are_to_be_let_go(
             seen[context.subscription].append(message.position)
 
     caplog.set_level("INFO", "milepost")
-    given, balance, stands_still = asyncio.Event(), Heart.balance, "orders: stands still: test"
+    given, balance, stands_still = asyncio.Event(), Heartbeat.balance, "orders: stands still: test"
 
-    async def later(*words: Any) -> dict[int, Share]:
+    async def later(*words: Any) -> dict[int, LaneShare]:
         # A round that began before the barrier was set goes through, or the barrier would never be noticed.
         if stands_still in caplog.text:
             await given.wait()
@@ -98,7 +99,7 @@ async def test_nothing_is_read_of_lanes_that_are_to_be_let_go(
     async with program.running(grace=5):
         await program.append("s-1", NewMessage("a"))
         await until(lambda: seen == {"orders": [1], "others": [1]}, 40)
-        monkeypatch.setattr(Heart, "balance", later)
+        monkeypatch.setattr(Heartbeat, "balance", later)
         stands = (
             "select {0}.set_barrier(id, 'test', null, '1 minute') from {0}.subscriptions where name = 'orders'"
         )
@@ -114,19 +115,19 @@ async def test_a_barrier_stays_up_however_many_rows_there_are(
     make_mp: MakeMilepost, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They get their new keys some at a time, which may take longer than a barrier stands by itself."""
-    monkeypatch.setattr(declaring, "RENEW", -1.0)
+    monkeypatch.setattr(registrar, "BARRIER_RENEW_SECONDS", -1.0)
     async with shop(make_mp(), on_park="continue") as old:
         await old.append_many({f"s-{n}": [NewMessage("odd")] for n in range(50)})
         await old.run_until_idle()
     expire = qualified("update {}.subscriptions set barrier_until = barrier_until - interval '4 seconds'", old)
-    places = declaring.RowPlaces.__call__
+    places = message_loader.RowPlacer.__call__
 
-    async def take_long(self: declaring.RowPlaces, positions: Sequence[int]) -> list[RowPlace]:
+    async def take_long(self: message_loader.RowPlacer, positions: Sequence[int]) -> list[RowLocation]:
         await new.log.database.execute(expire, {})
         return await places(self, positions)
 
-    monkeypatch.setattr("milepost.progress.postgresql.ROWS", 10)
-    monkeypatch.setattr(declaring.RowPlaces, "__call__", take_long)
+    monkeypatch.setattr("milepost.progress.postgres.progress.REKEY_PAGE_ROWS", 10)
+    monkeypatch.setattr(message_loader.RowPlacer, "__call__", take_long)
     async with shop(make_mp(), on_park="continue", lanes=5) as new:
         await new.run_until_idle()
         info = await new.manage("orders").info()

@@ -8,7 +8,7 @@ import pytest
 from conftest import absent
 from engine.faults.talk import idle, looks, statements
 from milepost import Message, Milepost, NewMessage, Park
-from milepost.log.feed import POLL_WITHOUT_LISTENING
+from milepost.log.postgres.feed import UNNOTIFIED_POLL_SECONDS
 from patience import until, within
 from servers import PGBOUNCER, Server, pooler_before
 from support import qualified, rows_by_state
@@ -66,7 +66,7 @@ async def test_behind_a_pooler_too(talkative: Server) -> None:
             await mp.append("order-1", NewMessage("odd"))
             await until_parked(mp, 5)
             # Until it is known that nothing arrives, and it looks as seldom as it ever does.
-            await until(lambda: mp.log.feed._unheard == POLL_WITHOUT_LISTENING[1], 60)
+            await until(lambda: mp.log.feed._unheard == UNNOTIFIED_POLL_SECONDS[1], 60)
             asked = await asked_between_looks(talkative)
             await mp.append("order-2", NewMessage("odd"))
             await until_parked(mp, 10)

@@ -18,7 +18,7 @@ from engine.faults.crew import crew, until
 from engine.faults.load import Load
 from engine.faults.watch import watching
 from milepost import Message, Milepost, NewMessage, Unavailable
-from milepost.engine.pulling.pulled import Pulled
+from milepost.engine.pull.claims import PulledDeliveries
 from patience import within
 from servers import Server, embedded_binaries
 from support import qualified
@@ -121,7 +121,7 @@ async def test_what_takes_the_place_of_lost_messages_is_handled(forgetful: Serve
         pytest.fail("no crash took positions back: the test proves nothing")
 
 
-async def pull(mp: Milepost) -> Pulled:
+async def pull(mp: Milepost) -> PulledDeliveries:
     """What there is. A connection that the restart has ended may be found out only now."""
     async with asyncio.timeout(30):
         while True:

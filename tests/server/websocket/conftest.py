@@ -11,16 +11,15 @@ import pytest
 
 from milepost import Milepost
 from milepost.server import Limits, Server, create_app
-from milepost.server.beside import Pages
-from milepost.server.serving import Certificate, Process, listen
-from milepost.server.websocket import hall
+from milepost.server.mount import PagesFactory
+from milepost.server.process import ServerProcess, TlsCertificate, listen
 from support import MakeMilepost
 
 
 class Serving:
     """A server in this process, which has its own `Milepost`."""
 
-    def __init__(self, app: Server, process: Process, running: asyncio.Task[None], address: str) -> None:
+    def __init__(self, app: Server, process: ServerProcess, running: asyncio.Task[None], address: str) -> None:
         self.app = app
         self.address = address
         self._process = process
@@ -46,6 +45,8 @@ class Serving:
 
 
 Serve = Callable[..., Any]
+LONG = 60.0
+"""Seconds for which a consumer is kept: however slow a machine is, whoever comes back is in time."""
 
 
 @asynccontextmanager
@@ -55,9 +56,10 @@ async def serving(
     grace: float = 5,
     access: str = "local",
     advertise: str | None = None,
-    pages: Pages | None = None,
-    tls: Certificate | None = None,
+    pages: PagesFactory | None = None,
+    tls: TlsCertificate | None = None,
     trusted_proxies: Sequence[str] = (),
+    resume_seconds: float = LONG,
     **limits: Any,
 ) -> AsyncIterator[Serving]:
     """A server until the end of the block; unless a test says otherwise, it tells where it is."""
@@ -72,7 +74,8 @@ async def serving(
             pages=pages,
             trusted_proxies=trusted_proxies,
         )
-        process = Process(app, grace=grace, tls=tls)
+        app.connections.resume_seconds = resume_seconds
+        process = ServerProcess(app, grace=grace, tls=tls)
         running = asyncio.create_task(process._serve(sockets=[listener]))
         while not process.started:
             await asyncio.sleep(0.005)
@@ -81,21 +84,6 @@ async def serving(
             yield served
         finally:
             await served.end()
-
-
-LONG = 60.0
-"""Seconds for which a consumer is kept: however slow a machine is, whoever comes back is in time."""
-
-
-def keep_for(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """So long a consumer is kept for a client whose connection broke."""
-    monkeypatch.setattr(hall, "RESUME", seconds)
-    monkeypatch.setattr(hall.Hall, "resume_seconds", seconds)
-
-
-@pytest.fixture(autouse=True)
-def _kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hall, "RESUME", LONG)
 
 
 @pytest.fixture

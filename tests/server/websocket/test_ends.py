@@ -9,11 +9,11 @@ from websockets.exceptions import InvalidStatus
 
 from engine.consuming.taking import orders, until
 from milepost import Checkpoint, Milepost
-from milepost.server.access import doorkeeper
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.server.access import authentication
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.tokens import TokenStore
 from milepost.server.problems import INVALID
-from milepost.server.websocket import hall
+from milepost.server.websocket import registry
 from server.answers import problem
 from server.websocket.conftest import Serve, Serving
 from server.websocket.talking import Talk, consuming, talking, witnessing
@@ -103,7 +103,7 @@ async def test_without_a_websocket(server: Serving) -> None:
 
 
 async def test_no_hello_in_time(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("milepost.server.websocket.conversation.HELLO", 0.1)
+    monkeypatch.setattr("milepost.server.websocket.session.HELLO_TIMEOUT_SECONDS", 0.1)
     async with talking(server.address) as talk:
         await talk.ended("bad frame", 1008)
 
@@ -179,17 +179,17 @@ async def is_stored(mp: Milepost) -> None:
 
 
 @pytest.fixture
-def tokens(mp: Milepost) -> Tokens:
-    return Tokens(mp.log.database, mp.settings["schema"].value)
+def tokens(mp: Milepost) -> TokenStore:
+    return TokenStore(mp)
 
 
 def bearing(secret: str) -> dict[str, str]:
     return {"authorization": f"Bearer {secret}"}
 
 
-async def test_who_has_no_token_or_role_is_answered_in_http(serve: Serve, tokens: Tokens) -> None:
+async def test_who_has_no_token_or_role_is_answered_in_http(serve: Serve, tokens: TokenStore) -> None:
     server = await serve(access="tokens")
-    reader = await tokens.make("reader", [Role.READ])
+    reader = await tokens.make("reader", [TokenRole.READ])
     for headers, status in (({}, 401), (bearing("mp_wrong"), 401), (bearing(reader), 403)):
         with pytest.raises(InvalidStatus) as refused:
             async with talking(server.address, additional_headers=headers):
@@ -200,12 +200,12 @@ async def test_who_has_no_token_or_role_is_answered_in_http(serve: Serve, tokens
 
 @pytest.mark.parametrize("how", ["revoked", "expired"])
 async def test_a_token_is_revoked_while_in_use(
-    mp: Milepost, serve: Serve, tokens: Tokens, monkeypatch: pytest.MonkeyPatch, how: str
+    mp: Milepost, serve: Serve, tokens: TokenStore, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    monkeypatch.setattr(hall, "TOKENS", 0.05)
-    monkeypatch.setattr(doorkeeper, "FRESH", 0.05)
+    monkeypatch.setattr(registry, "TOKEN_CHECK_SECONDS", 0.05)
+    monkeypatch.setattr(authentication, "TOKENS_FRESH_SECONDS", 0.05)
     server = await serve(access="tokens")
-    secret, other = await tokens.make("a", [Role.CONSUME]), await tokens.make("b", [Role.CONSUME])
+    secret, other = await tokens.make("a", [TokenRole.CONSUME]), await tokens.make("b", [TokenRole.CONSUME])
     await orders(mp, 1)
     async with talking(server.address, additional_headers=bearing(secret)) as talk:
         await talk.hello()
@@ -307,13 +307,11 @@ async def test_who_is_away_gets_nothing_new(mp: Milepost, server: Serving) -> No
 
 
 def is_away(server: Serving) -> bool:
-    return len(server.app.hall.away) == 1
+    return len(server.app.connections.kept_consumers) == 1
 
 
-async def test_who_does_not_come_back_is_lost(
-    mp: Milepost, server: Serving, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hall, "RESUME", 0.2)
+async def test_who_does_not_come_back_is_lost(mp: Milepost, server: Serving) -> None:
+    server.app.connections.resume_seconds = 0.2
     await mp.manage("shipping").update(retry=retry_at_once())
     await orders(mp, 2)
     async with consuming(server.address, routes=[{"capacity": 2}]) as talk:
@@ -346,7 +344,11 @@ async def test_who_comes_back_is_told_what_was_lost_meanwhile(mp: Milepost, serv
         await talk.say("extend", ref=1, deliveries=[second["id"]], seconds=1)
         await talk.expect("settled", ref=1, moved=[second["id"]])
         talk.vanish()
-    await until(lambda: not server.app.hall.away[0].open if server.app.hall.away else False)
+    await until(
+        lambda: (
+            not server.app.connections.kept_consumers[0].open if server.app.connections.kept_consumers else False
+        )
+    )
     async with talking(server.address) as back:
         welcome = await back.hello(resume=talk.welcome["resume"], open=[first["id"], second["id"]])
         assert (welcome["resumed"], welcome["open"]) == (True, [])
@@ -370,26 +372,26 @@ async def test_a_connection_that_is_half_dead_is_taken_over(mp: Milepost, server
 
 @pytest.mark.parametrize("routes", [[{"where": "n =="}], [{"name": "a"}, {"name": "a"}]])
 async def test_a_return_that_cannot_be_leaves_nothing_behind(
-    mp: Milepost, server: Serving, monkeypatch: pytest.MonkeyPatch, routes: list[object]
+    mp: Milepost, server: Serving, routes: list[object]
 ) -> None:
     """A consumer without a client would get messages that nobody settles."""
-    monkeypatch.setattr(hall, "RESUME", 0.5)
+    server.app.connections.resume_seconds = 0.5
     async with consuming(server.address) as talk, talking(server.address) as back:
         talk.vanish()
         await until(lambda: is_away(server))
         await back.say("hello", resume=talk.welcome["resume"], routes=routes)
         await back.expect("problem")
         await back.ended("refused", 4005)
-        await until(lambda: not server.app.hall.away)
+        await until(lambda: not server.app.connections.kept_consumers)
     await orders(mp, 3)
     async with consuming(server.address) as other:
         assert [each["attempt"] for each in await other.take(3)] == [1, 1, 1]
 
 
-async def test_nobody_else_comes_back_in_its_place(mp: Milepost, serve: Serve, tokens: Tokens) -> None:
+async def test_nobody_else_comes_back_in_its_place(mp: Milepost, serve: Serve, tokens: TokenStore) -> None:
     server = await serve(access="tokens")
     await mp.create_subscription("other")
-    mine, yours = await tokens.make("mine", [Role.CONSUME]), await tokens.make("yours", [Role.CONSUME])
+    mine, yours = await tokens.make("mine", [TokenRole.CONSUME]), await tokens.make("yours", [TokenRole.CONSUME])
     async with talking(server.address, additional_headers=bearing(mine)) as talk:
         await talk.hello()
         token = talk.welcome["resume"]

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 
 from engine.consuming.taking import orders
 from milepost import Milepost, NewMessage
-from milepost.server.websocket.incoming import Hello, Incoming
+from milepost.server.websocket.frames import AnyClientFrame, HelloFrame
 from server.hostile import HERE, values, written
 from server.websocket.conftest import Serving
 from server.websocket.talking import Frame, Talk, consuming, talking
@@ -66,8 +66,8 @@ def _needed(kind: type) -> Frame:
 
 
 def test_every_frame_and_field_is_there() -> None:
-    found = {name: list(frames(kind)) for kind in get_args(Incoming) for name in [kind.__name__]}
-    assert found.keys() == {"Hello", "Configure", "Settle", "Extend", "Drain", "Ping", "Leave"}
+    found = {kind.__struct_config__.tag: list(frames(kind)) for kind in get_args(AnyClientFrame)}
+    assert found.keys() == {"hello", "configure", "settle", "extend", "drain", "ping", "leave"}
     places = [json.dumps(frame) for each in found.values() for frame in each]
     for place in (
         '{"type": "hello", "routes": [{"where": "@here@"}]}',
@@ -84,7 +84,7 @@ def test_every_frame_and_field_is_there() -> None:
 @pytest.mark.parametrize("value", values(fast=["NUL", "deep lists"]))
 async def test_in_a_hello(mp: Milepost, server: Serving, value: str) -> None:
     async with asyncio.TaskGroup() as group:
-        for frame in frames(Hello):
+        for frame in frames(HelloFrame):
             group.create_task(_is_borne(server, frame, value))
     await _is_served(mp, server)
 
@@ -93,7 +93,7 @@ async def test_in_a_hello(mp: Milepost, server: Serving, value: str) -> None:
 @pytest.mark.parametrize("value", values(fast=["NUL", "more than 64 bits"]))
 async def test_in_any_other_frame(mp: Milepost, server: Serving, value: str) -> None:
     """From somebody who has a delivery, so that it comes as far as it can."""
-    sent = [frame for kind in get_args(Incoming) if kind is not Hello for frame in frames(kind)]
+    sent = [frame for kind in get_args(AnyClientFrame) if kind is not HelloFrame for frame in frames(kind)]
     await mp.append("order-1", [NewMessage("a", {"n": n}, properties={"n": n}) for n in range(len(sent))])
     async with asyncio.TaskGroup() as group:
         for frame in sent:

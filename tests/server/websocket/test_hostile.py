@@ -17,9 +17,8 @@ from websockets.exceptions import InvalidStatus
 
 from engine.consuming.taking import orders, take, until
 from milepost import Milepost, NewMessage, Retry
-from milepost.server import serving
-from milepost.server.http.following import Followers
-from milepost.server.websocket import hall
+from milepost.server import process as serving
+from milepost.server.follow import FollowerLimit
 from server.process import ServerProcess, StartServer
 from server.websocket.conftest import Serve, Serving
 from server.websocket.talking import Talk, consuming, talking
@@ -112,7 +111,7 @@ async def test_too_many_wrong_frames(server: Serving) -> None:
 async def test_an_answer_that_is_under_way_becomes_no_websocket(server: Serving) -> None:
     """Else nobody would tell the follower that its client has gone."""
     address = urlsplit(server.address)
-    followers: Followers = server.app._inner._given["followers"]  # type: ignore[attr-defined]
+    followers: FollowerLimit = server.app._inner._given["followers"]  # type: ignore[attr-defined]
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     writer.write(b"GET /v1/follow HTTP/1.1\r\nhost: localhost\r\n\r\n")
     await reader.readuntil(b"retry: ")
@@ -220,12 +219,9 @@ async def test_names_that_nothing_has(server: Serving, path: str) -> None:
 # Those who do not read, or do not stop
 
 
-async def test_who_never_reads_is_ended_and_costs_nobody_anything(
-    mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hall, "RESUME", 0.1)
+async def test_who_never_reads_is_ended_and_costs_nobody_anything(mp: Milepost, serve: Serve) -> None:
     # Long enough for the one that does read.
-    server = await serve(stalled_seconds=3)
+    server = await serve(stalled_seconds=3, resume_seconds=0.1)
     await mp.manage("shipping").update(retry=Retry(delay=0))
     blob = {"blob": "x" * 200_000}
     for n in range(100):
@@ -258,9 +254,8 @@ async def test_who_settles_nothing_costs_nobody_anything(mp: Milepost, server: S
 
 async def test_whoever_is_silent_is_given_up(mp: Milepost, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is gone closes nothing: only its missing answers to pings tell."""
-    monkeypatch.setattr(serving, "PING", 0.5)
-    monkeypatch.setattr(hall, "RESUME", 0.1)
-    server = await serve()
+    monkeypatch.setattr(serving, "PING_SECONDS", 0.5)
+    server = await serve(resume_seconds=0.1)
     await mp.manage("shipping").update(retry=Retry(delay=0.01))
     await orders(mp, 1)
     async with silent_one(server.address) as silent:

@@ -13,7 +13,7 @@ from websockets.exceptions import InvalidStatus
 from engine.consuming.taking import orders
 from milepost import Milepost
 from milepost.server import create_app
-from milepost.server.serving import listen
+from milepost.server.process import listen
 from server.websocket.talking import consuming, talking
 
 

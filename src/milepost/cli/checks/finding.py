@@ -1,18 +1,18 @@
-"""What a check looks at and what it comes to."""
+"""The input and the result of a check: the examined database and the finding."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, LiteralString
 
-from milepost.log.database import Connection
-from milepost.log.statements import Statements
+from milepost.postgres.pool import Connection
+from milepost.postgres.statements import Statements
 
 Verdict = Literal["ok", "warning", "problem"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check came to, or what it came to for one subject."""
+    """The result of one check, or its result for one subject."""
 
     check: str
     verdict: Verdict
@@ -21,49 +21,49 @@ class Finding:
     """The subscription, worker or table that it is about, if it is about one."""
 
 
-class Refused(Finding):
-    """This user may not look."""
+class NotPermitted(Finding):
+    """The finding of a check that this user has no right to run."""
 
 
 @dataclass(frozen=True)
-class Examined:
+class ExaminedDatabase:
     """A database and the schema in it."""
 
     conninfo: str
     connection: Connection
     schema: str
-    elsewhere: "Examined | None" = None
-    """Where progress is kept, if that is another database than the log's."""
+    elsewhere: "ExaminedDatabase | None" = None
+    """The database of progress, if that is another than the log's."""
 
     @property
-    def progress(self) -> "Examined":
-        """Where progress is kept."""
+    def progress(self) -> "ExaminedDatabase":
+        """The database of progress."""
         return self.elsewhere or self
 
     @property
-    def databases(self) -> list["Examined"]:
+    def databases(self) -> list["ExaminedDatabase"]:
         """The log's, and that of progress if it is another."""
         return [self] if self.elsewhere is None else [self, self.elsewhere]
 
     async def rows(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> Sequence[Any]:
-        """What a statement returns."""
+        """Return the rows of a statement."""
         # In binary: the driver reads timestamps as text in one style only, and a role may have another.
         return await (await self.connection.execute(statement, parameters or {}, binary=True)).fetchall()
 
     async def value(self, statement: LiteralString, parameters: dict[str, Any] | None = None) -> Any:
-        """The one value that a statement returns."""
+        """Return the one value of a statement."""
         return (await self.rows(statement, parameters))[0][0]
 
     async def ask(self, name: str, **parameters: Any) -> Sequence[Any]:
-        """What a statement of these checks returns."""
+        """Return the rows of a named statement of the checks."""
         return await self.rows(Statements(self.schema, "milepost.cli.checks").get(name), parameters)
 
 
-Check = Callable[[Examined], Awaitable[Finding | list[Finding]]]
+Check = Callable[[ExaminedDatabase], Awaitable[Finding | list[Finding]]]
 
 
-def shortened(findings: list[Finding], most: int) -> list[Finding]:
-    """At most so many of the findings of one check, and a word on how many more there are."""
+def shorten(findings: list[Finding], most: int) -> list[Finding]:
+    """Return at most `most` findings of one check, and one more that says how many were left out."""
     left = len(findings) - most
     if left <= 0:
         return findings

@@ -1,23 +1,23 @@
-"""Checks of where progress is kept: which log it follows, and by which clock."""
+"""Checks of the database of progress: the log that it follows, and its clock."""
 
 from datetime import timedelta
 from typing import LiteralString
 from uuid import UUID
 
-from milepost.cli.checks.finding import Examined, Finding
-from milepost.cli.checks.server import CLOCK_DIFFERENCE
+from milepost.cli.checks.finding import ExaminedDatabase, Finding
+from milepost.cli.checks.server import MAX_CLOCK_DIFFERENCE_SECONDS
 from milepost.errors import SchemaMismatch
-from milepost.log import schema as log_schema
-from milepost.log.statements import Statements, in_schema
-from milepost.progress.following import Followed, messages_of
+from milepost.postgres import schema as log_schema
+from milepost.postgres.statements import Statements, in_schema
+from milepost.progress.postgres.log_guard import RememberedLog, remembered_messages
 
 CLOCK: LiteralString = """create or replace function :"schema".clock() returns timestamptz
 language sql volatile parallel safe as $$ select clock_timestamp() $$"""
-"""What puts the schema's clock back."""
+"""The SQL that puts the schema's clock back."""
 
 
-async def progress(examined: Examined) -> Finding:
-    """Whether progress follows this log."""
+async def progress(examined: ExaminedDatabase) -> Finding:
+    """Check that progress follows this log."""
     kept = examined.progress
     if examined.elsewhere is not None and (unfit := await _unfit(examined.elsewhere)):
         return Finding("progress", "problem", f"{_where(kept)}: {unfit}")
@@ -25,8 +25,8 @@ async def progress(examined: Examined) -> Finding:
         return Finding("progress", "problem", f"{_where(kept)}: {against}")
     if examined.elsewhere is None:
         return Finding("progress", "ok", "is kept with the log")
-    difference = await _difference(examined, kept)
-    if abs(difference) > CLOCK_DIFFERENCE:
+    difference = await _clock_difference(examined, kept)
+    if abs(difference) > MAX_CLOCK_DIFFERENCE_SECONDS:
         return Finding(
             "progress",
             "warning",
@@ -36,12 +36,12 @@ async def progress(examined: Examined) -> Finding:
     return Finding("progress", "ok", f"{_where(kept)}: follows this log")
 
 
-async def schema_clock(examined: Examined) -> list[Finding]:
-    """Whether a test has moved the clock that decides, and left it so."""
+async def schema_clock(examined: ExaminedDatabase) -> list[Finding]:
+    """Check that no test has left the schema's clock moved."""
     found = []
     for database in examined.databases:
         [[moved]] = await database.ask("schema_clock")
-        if abs(moved) > CLOCK_DIFFERENCE:
+        if abs(moved) > MAX_CLOCK_DIFFERENCE_SECONDS:
             found.append(Finding("schema_clock", "problem", _moved(database.schema, moved)))
     return found or [Finding("schema_clock", "ok", "is the server's")]
 
@@ -56,13 +56,13 @@ def _moved(schema: str, seconds: float) -> str:
     )
 
 
-def _where(kept: Examined) -> str:
+def _where(kept: ExaminedDatabase) -> str:
     info = kept.connection.info
     return f"database {info.dbname} of {info.host}:{info.port}"
 
 
-async def _unfit(kept: Examined) -> str | None:
-    """Why a second database cannot have it."""
+async def _unfit(kept: ExaminedDatabase) -> str | None:
+    """Return why a second database cannot keep progress; None if it can."""
     if await kept.value("select pg_is_in_recovery()"):
         return "a standby; give the address of the primary"
     try:
@@ -72,21 +72,21 @@ async def _unfit(kept: Examined) -> str | None:
     return None
 
 
-async def _contradiction(examined: Examined) -> str | None:
-    """Why this is not the log that progress follows, or no longer."""
+async def _contradiction(examined: ExaminedDatabase) -> str | None:
+    """Return why this is not, or no longer, the log that progress follows; None if it is."""
     kept = examined.progress
-    rows = await kept.rows(Statements(kept.schema, "milepost.progress").get("followed"))
+    rows = await kept.rows(Statements(kept.schema, "milepost.progress.postgres").get("followed"))
     if not rows:
         return None
-    known = [Followed(*row) for row in rows]
-    log: UUID = await examined.value(Statements(examined.schema).get("identity"))
+    known = [RememberedLog(*row) for row in rows]
+    log: UUID = await examined.value(Statements(examined.schema, "milepost.log.postgres").get("identity"))
     if known[0].log != log:
         return (
             f"schema {kept.schema!r} there keeps the progress of another log than this one: give --url of that "
             "log, or MILEPOST_PROGRESS of this one"
         )
-    statement = Statements(examined.schema).get("replaced")
-    [[drawn, replaced]] = await examined.rows(statement, messages_of(known))
+    statement = Statements(examined.schema, "milepost.log.postgres").get("replaced")
+    [[drawn, replaced]] = await examined.rows(statement, remembered_messages(known))
     if drawn < known[0].horizon or replaced is not None:
         return (
             f"the log went back: progress followed it to position {known[0].horizon:,}, and it is at {drawn:,}, "
@@ -96,8 +96,8 @@ async def _contradiction(examined: Examined) -> str | None:
     return None
 
 
-async def _difference(examined: Examined, kept: Examined) -> float:
-    """Seconds by which the clocks of two servers differ, at least."""
+async def _clock_difference(examined: ExaminedDatabase, kept: ExaminedDatabase) -> float:
+    """Return the seconds by which the clocks of two servers differ, at least."""
     before = await examined.value("select clock_timestamp()")
     theirs = await kept.value("select clock_timestamp()")
     after = await examined.value("select clock_timestamp()")

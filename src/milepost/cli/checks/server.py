@@ -1,26 +1,94 @@
-"""Checks that any PostgreSQL can answer."""
+"""Checks of the server, and of the rights of the user that the doctor runs as."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
+from typing import LiteralString
 from uuid import uuid4
 
 import psycopg
 from psycopg import sql
 
-from milepost.cli.checks.finding import Examined, Finding
-from milepost.cli.checks.rights import SEES_OTHERS
-from milepost.log.feed import POLL_WITHOUT_LISTENING
-from milepost.log.wakeups import PROBE_TIMEOUT
+from milepost.cli.checks.finding import ExaminedDatabase, Finding, Verdict
+from milepost.log.postgres.feed import UNNOTIFIED_POLL_SECONDS
+from milepost.log.postgres.wakeups import PROBE_TIMEOUT_SECONDS
+from milepost.postgres.roles import APPENDER, OPERATOR, READER, WORKER, DatabaseRight, DatabaseRole
 
-OLDEST_POSTGRESQL = 15
-LONG_TRANSACTION = 300.0
+MAX_NAMED_RIGHTS = 6
+"""Missing rights that are named; of the others it is said how many they are."""
+SEES_OTHERS: LiteralString = "select pg_has_role('pg_read_all_stats', 'usage')"
+"""True for a user who may see the statements of others, and their start."""
+
+_ROLES = (OPERATOR, WORKER, READER, APPENDER)
+# Half a worker starts its subscriptions, and they fail. Half of another may be meant.
+_URGENT = (WORKER, READER, APPENDER, OPERATOR)
+
+
+async def rights(examined: ExaminedDatabase) -> list[Finding]:
+    """Check which of the roles of `milepost schema roles` this user can work as."""
+    if examined.elsewhere is None:
+        return [await _judge_rights(examined, _ROLES, "this user")]
+    # Of the log's database a program needs to read and append only, and a worker is one where progress is.
+    return [
+        await _judge_rights(examined, (READER, APPENDER), "this user, in the log's database,"),
+        await _judge_rights(examined.elsewhere, (OPERATOR, WORKER), "this user, in that of progress,"),
+    ]
+
+
+async def _judge_rights(examined: ExaminedDatabase, roles: Sequence[DatabaseRole], who: str) -> Finding:
+    held = await _held_rights(examined)
+    able: list[DatabaseRole] = []
+    for role in roles:
+        # An operator need not hear that it can read as well.
+        if role.rights <= held and not any(role.rights <= other.rights for other in able):
+            able.append(role)
+    for role in sorted(roles, key=_URGENT.index):
+        if role.own & held and not role.rights <= held:
+            return Finding(
+                "rights", _verdict_of_role(role), f"{who} {_missing_in_words(examined.schema, role, held)}"
+            )
+    if able:
+        return Finding("rights", "ok", f"{who} may {'; '.join(role.may for role in able)}")
+    needed = " or ".join(f"{examined.schema}_{role.name}" for role in reversed(roles))
+    words = f"{who} may do nothing here: have the owner run `milepost schema roles`, and grant it {needed}"
+    return Finding("rights", "warning", words)
+
+
+def _verdict_of_role(role: DatabaseRole) -> Verdict:
+    return "problem" if role is WORKER else "warning"
+
+
+def _missing_in_words(schema: str, role: DatabaseRole, held: frozenset[DatabaseRight]) -> str:
+    missing = sorted(map(str, role.rights - held))
+    named = ", ".join(missing[:MAX_NAMED_RIGHTS])
+    more = f" and {len(missing) - MAX_NAMED_RIGHTS} more" if len(missing) > MAX_NAMED_RIGHTS else ""
+    return (
+        f"has a part of the rights of {role.titled} and lacks {named}{more}: have the owner run what "
+        f"`milepost schema roles` prints, and grant it {schema}_{role.name}"
+    )
+
+
+async def _held_rights(examined: ExaminedDatabase) -> frozenset[DatabaseRight]:
+    """Return the rights of any role that this user has."""
+    every = sorted(OPERATOR.rights, key=str)
+    rows = await examined.ask(
+        "rights",
+        kinds=[right.kind for right in every],
+        names=[right.name for right in every],
+        privileges=[right.privilege for right in every],
+    )
+    return frozenset(right for right, (is_held,) in zip(every, rows, strict=True) if is_held)
+
+
+MIN_POSTGRESQL_VERSION = 15
+LONG_TRANSACTION_SECONDS = 300.0
 """Seconds after which a transaction keeps VACUUM from its work."""
-CLOCK_DIFFERENCE = 1.0
+MAX_CLOCK_DIFFERENCE_SECONDS = 1.0
 """Seconds that the clocks of this machine and the server may differ."""
 
 
-async def server(examined: Examined) -> Finding:
-    """Only a primary can say what is final."""
+async def server(examined: ExaminedDatabase) -> Finding:
+    """Check that the server is a primary: only a primary can say what is final."""
     info = examined.connection.info
     where = f"{info.host}:{info.port}, database {info.dbname}, user {info.user}"
     if await examined.value("select pg_is_in_recovery()"):
@@ -32,33 +100,33 @@ async def server(examined: Examined) -> Finding:
     return Finding("server", "ok", f"{where}: a primary")
 
 
-async def version(examined: Examined) -> Finding:
-    """The oldest PostgreSQL that is supported."""
+async def version(examined: ExaminedDatabase) -> Finding:
+    """Check that the PostgreSQL is new enough."""
     number = examined.connection.info.server_version // 10_000
-    if number < OLDEST_POSTGRESQL:
-        return Finding("version", "problem", f"PostgreSQL {number}: {OLDEST_POSTGRESQL} or newer is needed")
+    if number < MIN_POSTGRESQL_VERSION:
+        return Finding("version", "problem", f"PostgreSQL {number}: {MIN_POSTGRESQL_VERSION} or newer is needed")
     return Finding("version", "ok", f"PostgreSQL {number}")
 
 
-async def encoding(examined: Examined) -> Finding:
-    """Names and JSON are UTF-8."""
+async def encoding(examined: ExaminedDatabase) -> Finding:
+    """Check that the database is encoded in UTF-8, as names and JSON are."""
     found = await examined.value("select current_setting('server_encoding')")
     if found != "UTF8":
         return Finding("encoding", "problem", f"{found}: create the database with encoding UTF8")
     return Finding("encoding", "ok", found)
 
 
-async def notifications(examined: Examined) -> Finding:
-    """Whether a sleeping follower would be woken."""
+async def notifications(examined: ExaminedDatabase) -> Finding:
+    """Check that a notification would wake a sleeping follower."""
     channel, probe = examined.schema, uuid4().hex
     begun = monotonic()
     async with await psycopg.AsyncConnection.connect(examined.conninfo, autocommit=True) as listener:
         await listener.execute(sql.SQL("listen {}").format(sql.Identifier(channel)))
         await examined.rows("select pg_notify(%(channel)s, %(probe)s)", {"channel": channel, "probe": probe})
-        async for notification in listener.notifies(timeout=PROBE_TIMEOUT):
+        async for notification in listener.notifies(timeout=PROBE_TIMEOUT_SECONDS):
             if notification.payload == probe:
                 return Finding("notifications", "ok", f"arrive ({(monotonic() - begun) * 1000:.0f} ms)")
-    shortest, longest = POLL_WITHOUT_LISTENING
+    shortest, longest = UNNOTIFIED_POLL_SECONDS
     return Finding(
         "notifications",
         "warning",
@@ -67,8 +135,8 @@ async def notifications(examined: Examined) -> Finding:
     )
 
 
-async def pooler(examined: Examined) -> Finding:
-    """Whether something stands between this program and the server."""
+async def pooler(examined: ExaminedDatabase) -> Finding:
+    """Check for a pooler between this program and the server."""
     pid = await examined.value("select pg_backend_pid()")
     if pid != examined.connection.info.backend_pid:
         return Finding(
@@ -77,8 +145,8 @@ async def pooler(examined: Examined) -> Finding:
     return Finding("pooler", "ok", "none: sessions are the server's own")
 
 
-async def durability(examined: Examined) -> Finding:
-    """What a crash can take."""
+async def durability(examined: ExaminedDatabase) -> Finding:
+    """Check for settings with which a crash loses data."""
     lost = {
         "synchronous_commit": "a crash of the server can lose the newest appends, which followers may have seen",
         "fsync": "a crash of the machine can destroy the database",
@@ -94,8 +162,8 @@ async def durability(examined: Examined) -> Finding:
     return Finding("durability", "ok", "what is committed survives a crash")
 
 
-async def transactions(examined: Examined) -> Finding:
-    """What keeps VACUUM from removing rows."""
+async def transactions(examined: ExaminedDatabase) -> Finding:
+    """Check for long transactions, which keep VACUUM from removing rows."""
     rows = await examined.rows(
         """
         select 'pid ' || a.pid || coalesce(' (' || nullif(a.application_name, '') || ')', ''),
@@ -111,7 +179,7 @@ async def transactions(examined: Examined) -> Finding:
         order by age desc
         limit 5
         """,
-        {"long": LONG_TRANSACTION},
+        {"long": LONG_TRANSACTION_SECONDS},
     )
     if rows:
         named = ", ".join(f"{who}, open for {age / 60:,.0f} min" for who, age in rows)
@@ -120,26 +188,26 @@ async def transactions(examined: Examined) -> Finding:
         return Finding(
             "transactions",
             "warning",
-            f"none of this user's is older than {LONG_TRANSACTION / 60:.0f} min. It does not see how old those of "
-            "others are: grant it pg_read_all_stats",
+            f"none of this user's is older than {LONG_TRANSACTION_SECONDS / 60:.0f} min. It does not see how old "
+            "those of others are: grant it pg_read_all_stats",
         )
-    return Finding("transactions", "ok", f"none is older than {LONG_TRANSACTION / 60:.0f} min")
+    return Finding("transactions", "ok", f"none is older than {LONG_TRANSACTION_SECONDS / 60:.0f} min")
 
 
-async def vacuum(examined: Examined) -> Finding:
-    """Whether tables are kept in shape."""
+async def vacuum(examined: ExaminedDatabase) -> Finding:
+    """Check that autovacuum is on."""
     if await examined.value("select current_setting('autovacuum')") == "off":
         return Finding("vacuum", "warning", "autovacuum is off: tables grow and plans get worse; turn it on")
     return Finding("vacuum", "ok", "autovacuum is on")
 
 
-async def clock(examined: Examined) -> Finding:
-    """Whether times here and there mean the same."""
+async def clock(examined: ExaminedDatabase) -> Finding:
+    """Check that the clocks of this machine and of the server agree."""
     before = datetime.now(UTC)
     theirs = await examined.value("select clock_timestamp()")
     after = datetime.now(UTC)
     difference = (theirs - (before + (after - before) / 2)).total_seconds()
-    if abs(difference) > CLOCK_DIFFERENCE + (after - before).total_seconds():
+    if abs(difference) > MAX_CLOCK_DIFFERENCE_SECONDS + (after - before).total_seconds():
         ahead = "ahead of" if difference > 0 else "behind"
         return Finding(
             "clock",
@@ -147,4 +215,4 @@ async def clock(examined: Examined) -> Finding:
             f"the server's is {abs(difference):,.1f} s {ahead} this machine's: set both by NTP. "
             "Nothing is lost by it, but times you give and times you see mean the server's",
         )
-    return Finding("clock", "ok", f"within {CLOCK_DIFFERENCE:.0f} s of the server's")
+    return Finding("clock", "ok", f"within {MAX_CLOCK_DIFFERENCE_SECONDS:.0f} s of the server's")

@@ -1,4 +1,4 @@
-"""What a person sees: a screen that explains itself, or lines where there is no terminal."""
+"""The screen of the demo, and its state in one line for outputs that are no terminal."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from milepost.cli.age import age
-from milepost.cli.demo.couriers import Courier
-from milepost.cli.demo.home_made import HomeMade
 from milepost.cli.demo.shop import Shop
-from milepost.cli.output import visible
-from milepost.engine.info import SubscriptionInfo
+from milepost.cli.demo.subscribers import Courier, NaiveReader
+from milepost.cli.output import STATUS_STYLES, format_age, visible
+from milepost.engine.operate.info import SubscriptionInfo
 
 INTRODUCTION = (
     "A shop appends orders, payments and parcels to a log on PostgreSQL; subscriptions follow it, each at its own "
@@ -22,66 +20,59 @@ INTRODUCTION = (
     "to couriers by filter and priority. Now and then a slow checkout takes its position early and commits late: "
     "subscriptions wait before it and skip nothing."
 )
-CHARACTERS = {
+SUBSCRIPTION_NOTES = {
     "revenue": "exactly once",
     "invoices": "a filter",
     "warehouse": "slow",
     "emails": "fails on some",
     "shipping": "routed consumers",
 }
-"""What is particular about each subscription."""
-EVENTS = 5
+"""A note on each subscription."""
+MAX_SHOWN_EVENTS = 5
 """At the most; fewer where a terminal has no room for more."""
-ROOMY = 98
+ROOMY_COLUMNS = 98
 """Columns from which on the whole table of subscriptions fits."""
-FRAME = 2
+FRAME_LINES = 2
 """Lines of the panel, and columns of it at each side."""
-_LEFT_OUT = ("age", "in flight")
+_WIDE_ONLY = ("age", "in flight")
 """Columns that a narrow terminal goes without."""
-_STYLES = {
-    "running": "green",
-    "paused": "yellow",
-    "waiting": "yellow",
-    "stalled": "bold red",
-    "stopped": "bold red",
-}
 
 
 @dataclass
 class Scene:
-    """Everything there is to show."""
+    """The state of the demo, drawn as a screen."""
 
     shop: Shop
     couriers: list[Courier]
-    home_made: HomeMade
+    naive_reader: NaiveReader
     address: str | None
     """Of the console, if there is one."""
     subscriptions: list[SubscriptionInfo] = field(default_factory=list)
-    """As they stood when somebody looked last."""
+    """As they were polled last."""
 
     @property
     def horizon(self) -> int:
-        """As far as anybody may read."""
-        return self.shop.mp.log.horizon.position
+        """The position up to which the log is final."""
+        return self.shop.mp.log.known_horizon.position
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         parts: list[RenderableType] = [
             self._invitation(),
             self._state(),
-            self._subscriptions(is_roomy=options.max_width >= ROOMY),
+            self._subscriptions(is_roomy=options.max_width >= ROOMY_COLUMNS),
             self._couriers(),
         ]
-        inside = options.update_width(options.max_width - 2 * FRAME)
+        inside = options.update_width(options.max_width - 2 * FRAME_LINES)
         # What explains gives way first, in a small terminal, and then what happened last.
-        left = console.height - FRAME - sum(_height(console, inside, part) + 1 for part in parts)
+        left = console.height - FRAME_LINES - sum(_height(console, inside, part) + 1 for part in parts)
         introduction = Text(INTRODUCTION, style="dim")
         if left - _height(console, inside, introduction) > 1:
             parts.insert(1, introduction)
             left -= _height(console, inside, introduction) + 1
         if left > 0:
-            parts.append(self._events(min(left, EVENTS)))
+            parts.append(self._events(min(left, MAX_SHOWN_EVENTS)))
         yield Panel(
-            Group(*_apart(parts)),
+            Group(*_with_blank_lines(parts)),
             title=f"milepost demo, {self.shop.seconds:.0f} s",
             subtitle="Ctrl-C ends it; the next start goes on from here",
             height=console.height,
@@ -97,7 +88,7 @@ class Scene:
         rows = Table.grid(padding=(0, 2))
         rows.add_row("appended", f"{shop.appended:,} messages, {shop.rate:.0f} a second")
         rows.add_row("horizon", Text(f"{self.horizon:,}", style="bold").append(self._waiting()))
-        skipped = self.home_made.skipped(shop.late_positions)
+        skipped = self.naive_reader.skipped(shop.late_positions)
         rows.add_row(
             "home-made",
             Text('a reader "where position > last" has skipped ').append(
@@ -122,15 +113,15 @@ class Scene:
         for name in ("subscription", "", "status"):
             rows.add_column(name)
         for name in ("lag", "age", "rate", "in flight", "retrying", "parked"):
-            if is_roomy or name not in _LEFT_OUT:
+            if is_roomy or name not in _WIDE_ONLY:
                 rows.add_column(name, justify="right", min_width=6)
         for info in self.subscriptions:
             rows.add_row(
                 visible(info.name),
-                Text(CHARACTERS.get(info.name, ""), style="dim"),
-                Text(info.status, style=_STYLES[info.status]),
+                Text(SUBSCRIPTION_NOTES.get(info.name, ""), style="dim"),
+                Text(info.status, style=STATUS_STYLES[info.status]),
                 f"{info.lag.positions:,}",
-                *([age(info.lag.seconds)] if is_roomy else []),
+                *([format_age(info.lag.seconds)] if is_roomy else []),
                 f"{info.rate:.0f}/s",
                 *([f"{info.in_flight:,}"] if is_roomy else []),
                 f"{info.retrying:,}",
@@ -156,7 +147,7 @@ class Scene:
         return Text(lines, style="yellow", no_wrap=True, overflow="ellipsis")
 
     def line(self) -> str:
-        """The state in one line."""
+        """Return the state in one line."""
         lags = ", ".join(f"{info.name} {info.lag.positions:,}" for info in self.subscriptions)
         late = self.shop.late
         held = f"; all wait for position {late.position:,}" if late else ""
@@ -167,8 +158,8 @@ def _height(console: Console, options: ConsoleOptions, part: RenderableType) -> 
     return len(console.render_lines(part, options))
 
 
-def _apart(parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
-    """With a line between each two."""
+def _with_blank_lines(parts: Sequence[RenderableType]) -> Iterator[RenderableType]:
+    """Yield the parts with a blank line between each two."""
     for number, part in enumerate(parts):
         if number:
             yield Text()

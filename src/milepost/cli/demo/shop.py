@@ -1,33 +1,105 @@
-"""The shop: orders and payments, and now and then a checkout that takes its time to commit."""
+"""The shop: its messages, its orders and payments, and now and then a checkout that commits late."""
 
 import asyncio
 import random
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 from psycopg.conninfo import make_conninfo
 
 from milepost.app import Milepost
-from milepost.cli.demo.messages import (
-    OrderCancelled,
-    OrderPlaced,
-    Payload,
-    PaymentDeclined,
-    PaymentReceived,
-    related,
-)
+from milepost.log.message import NewMessage
 
-ORDER_EVERY = 0.08
+
+@dataclass(frozen=True)
+class OrderPlaced:
+    """A customer has ordered; amounts are in cents."""
+
+    order: int
+    customer: str
+    region: str
+    total: int
+    express: bool
+    items: list[str]
+
+
+@dataclass(frozen=True)
+class OrderCancelled:
+    """An order was cancelled, since it was not paid."""
+
+    order: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class PaymentReceived:
+    """A payment came in."""
+
+    order: int
+    region: str
+    total: int
+
+
+@dataclass(frozen=True)
+class PaymentDeclined:
+    """A payment was declined."""
+
+    order: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class ParcelReady:
+    """A parcel is packed, and waits for a courier."""
+
+    order: int
+    region: str
+    express: bool
+
+
+ShopPayload = OrderPlaced | OrderCancelled | PaymentReceived | PaymentDeclined | ParcelReady
+
+_TYPES: Mapping[type[ShopPayload], tuple[str, Sequence[str]]] = {
+    OrderPlaced: ("order.placed", ("total", "region", "express")),
+    OrderCancelled: ("order.cancelled", ()),
+    PaymentReceived: ("payment.received", ("total", "region")),
+    PaymentDeclined: ("payment.declined", ()),
+    ParcelReady: ("parcel.ready", ("region", "express")),
+}
+"""The type that each is stored as, and what filters may look at."""
+
+
+def register_messages(mp: Milepost) -> None:
+    """Register the classes of the shop's messages with a program."""
+    for cls, (name, properties) in _TYPES.items():
+        mp.message(name, properties=properties)(cls)
+
+
+def shop_message(payload: ShopPayload, *, cause: UUID | None = None) -> NewMessage:
+    """Return a message with the ids of its order and of the message that caused it."""
+    name, properties = _TYPES[type(payload)]
+    causation = {} if cause is None else {"causation_id": str(cause)}
+    return NewMessage(
+        name,
+        payload,
+        properties={each: getattr(payload, each) for each in properties},
+        metadata={"correlation_id": f"checkout-{payload.order}", **causation},
+        id=uuid4(),
+    )
+
+
+ORDER_SECONDS = 0.08
 """Seconds between two orders, on average; each has two to four messages."""
-FIRST_SLOW_CHECKOUT = 2.5
-SLOW_CHECKOUT_EVERY = 20.0
-SLOW_CHECKOUT_TAKES = 3.0
+FIRST_SLOW_CHECKOUT_SECONDS = 2.5
+SLOW_CHECKOUT_PAUSE_SECONDS = 20.0
+SLOW_CHECKOUT_OPEN_SECONDS = 3.0
 """Seconds that its transaction stays open after it has appended."""
-EVENTS = 200
-"""How many events are remembered."""
+MAX_EVENTS = 200
+"""Events that are remembered."""
 
 _PRODUCTS = {"tea, 100 g": 890, "teapot": 4200, "cup": 1250, "kettle": 5900, "honey": 740, "biscuits": 460}
 _CUSTOMERS = ("Amara", "Björn", "Chiara", "Dmitri", "Esther", "Farid", "Grace", "Hiroshi", "Inês", "Jakub")
@@ -35,7 +107,7 @@ _REGIONS = ("EU", "UK", "US", "JP")
 
 
 @dataclass(frozen=True)
-class Late:
+class LateMessage:
     """A message that has its position and is not committed yet."""
 
     position: int
@@ -44,16 +116,16 @@ class Late:
 
 @dataclass
 class Shop:
-    """Appends as a shop would, and tells what is worth to be told."""
+    """A shop that appends orders and payments, and notes events for the screen."""
 
     mp: Milepost
-    late: Late | None = None
+    late: LateMessage | None = None
     late_positions: list[int] = field(default_factory=list)
     appended: int = 0
     newest: int = 0
-    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=EVENTS))
-    told: int = 0
-    """How many events there were, also those that are forgotten."""
+    events: deque[tuple[float, str]] = field(default_factory=lambda: deque(maxlen=MAX_EVENTS))
+    noted: int = 0
+    """Number of events so far, with those that are forgotten."""
     _begun: float = field(default_factory=monotonic)
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=1000))
     _orders: int = 1000
@@ -61,7 +133,7 @@ class Shop:
 
     @property
     def seconds(self) -> float:
-        """How long it has been open."""
+        """Seconds since it opened."""
         return monotonic() - self._begun
 
     @property
@@ -70,31 +142,31 @@ class Shop:
         since = monotonic() - 2
         return sum(when > since for when in self._recent) / min(2.0, max(0.1, self.seconds))
 
-    def tell(self, text: str) -> None:
-        """Notes something that a person should read."""
-        self.told += 1
+    def note(self, text: str) -> None:
+        """Note an event for the screen."""
+        self.noted += 1
         self.events.append((self.seconds, text))
 
     async def open(self) -> bool:
-        """Goes on after the last order of the log; whether there was one."""
+        """Go on after the last order of the log. Return True if there was one."""
         async for message in self.mp.read(category="order", types="order.placed", backwards=True, limit=1):
             self._orders = max(self._orders, int(message.stream.removeprefix("order-")))
             return True
         return False
 
     def close(self) -> None:
-        """No more orders; what is under way is finished."""
+        """Take no more orders. Those under way are finished."""
         self._closing.set()
 
     async def run(self) -> None:
-        """Sells until it is closed."""
+        """Sell until the shop is closed."""
         async with asyncio.TaskGroup() as customers:
             customers.create_task(self._slow_checkouts())
-            while not await self._pause(random.expovariate(1 / ORDER_EVERY)):
+            while not await self._pause(random.expovariate(1 / ORDER_SECONDS)):
                 customers.create_task(self._order())
 
     async def _pause(self, seconds: float) -> bool:
-        """Waits; says whether the shop closes."""
+        """Wait. Return True if the shop closes meanwhile."""
         try:
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
@@ -127,9 +199,9 @@ class Shop:
             items=items,
         )
 
-    async def _append(self, stream: str, payload: Payload, cause: UUID | None = None) -> UUID:
-        """Appends a message, and returns its id."""
-        message = related(payload, cause=cause)
+    async def _append(self, stream: str, payload: ShopPayload, cause: UUID | None = None) -> UUID:
+        """Append a message and return its id."""
+        message = shop_message(payload, cause=cause)
         self._count((await self.mp.append(stream, message)).position)
         return UUID(str(message.id))
 
@@ -139,23 +211,23 @@ class Shop:
         self._recent.append(monotonic())
 
     async def _slow_checkouts(self) -> None:
-        pause = FIRST_SLOW_CHECKOUT
+        pause = FIRST_SLOW_CHECKOUT_SECONDS
         while not await self._pause(pause):
             await self._slow_checkout()
-            pause = SLOW_CHECKOUT_EVERY
+            pause = SLOW_CHECKOUT_PAUSE_SECONDS
 
     async def _slow_checkout(self) -> None:
-        """Takes a position early and commits it late, as a slow web request or a batch job would."""
+        """Take a position early and commit it late, as a slow web request or a batch job would."""
         conninfo = make_conninfo(self.mp.url, application_name="slow checkout")
         async with await psycopg.AsyncConnection.connect(conninfo) as connection:
             order = self._new_order()
-            result = await self.mp.append(f"order-{order.order}", related(order), connection=connection)
-            self.late = Late(result.position, monotonic())
-            self.tell(f"a slow checkout has position {result.position:,} and does not commit: all wait before it")
-            await self._pause(SLOW_CHECKOUT_TAKES)
+            result = await self.mp.append(f"order-{order.order}", shop_message(order), connection=connection)
+            self.late = LateMessage(result.position, monotonic())
+            self.note(f"a slow checkout has position {result.position:,} and does not commit: all wait before it")
+            await self._pause(SLOW_CHECKOUT_OPEN_SECONDS)
             await connection.commit()
         self.late_positions.append(result.position)
         self._count(result.position)
         self.late = None
         behind = self.newest - result.position
-        self.tell(f"it commits: {result.position:,} and the {behind} after it go out, in order")
+        self.note(f"it commits: {result.position:,} and the {behind} after it go out, in order")

@@ -1,10 +1,9 @@
-"""Every page: a module each, with its handlers."""
+"""The pages of the console: one module each, with its handlers."""
 
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Final
 
-from milepost.console.entry import Entry
 from milepost.console.pages import (
     append,
     catalogue,
@@ -19,6 +18,7 @@ from milepost.console.pages import (
     tokens,
     trace,
 )
+from milepost.console.request import NavItem
 
 PAGES: Final[Sequence[ModuleType]] = (
     overview,
@@ -34,5 +34,5 @@ PAGES: Final[Sequence[ModuleType]] = (
     login,
     files,
 )
-"""Each has `HANDLERS`, and an `ENTRY` if it stands in the navigation; they stand in this order."""
-ENTRIES: Final[Sequence[Entry]] = tuple(page.ENTRY for page in PAGES if hasattr(page, "ENTRY"))
+"""Each has `HANDLERS`, and a `NAV_ITEM` if it stands in the navigation, in this order."""
+NAV_ITEMS: Final[Sequence[NavItem]] = tuple(page.NAV_ITEM for page in PAGES if hasattr(page, "NAV_ITEM"))

@@ -3,22 +3,22 @@
 from litestar import get
 from litestar.params import FromPath
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer, Page
-from milepost.console.templating import static
-from milepost.server.problems import NOT_FOUND, Refused
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleResponse, PageResponse
+from milepost.console.templating import static_file
+from milepost.server.problems import NOT_FOUND, RequestRefused
 
-FOR_EVER = (b"cache-control", b"public, max-age=31536000, immutable")
+CACHE_FOREVER = (b"cache-control", b"public, max-age=31536000, immutable")
 
 
 @get("/static/{edition:str}/{name:str}", opt=needs(None))
-async def file(edition: FromPath[str], name: FromPath[str]) -> Answer:
-    """A file; the edition in its address changes with it."""
-    found = static(name)
+async def file(edition: FromPath[str], name: FromPath[str]) -> ConsoleResponse:
+    """Return a file. The edition in its address changes with it."""
+    found = static_file(name)
     if found is None:
-        raise Refused(NOT_FOUND, f"There is no file {name!r}.")
+        raise RequestRefused(NOT_FOUND, f"There is no file {name!r}.")
     content, kind = found
-    return Page(content, kind=kind, headers=[FOR_EVER])
+    return PageResponse(content, kind=kind, headers=[CACHE_FOREVER])
 
 
 HANDLERS = (file,)

@@ -1,4 +1,4 @@
-"""Messages that need attention of their own: what became of them, and what a person decides."""
+"""The pages of parked, retrying and other open deliveries, and the decisions on them: retry and skip."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
@@ -10,31 +10,28 @@ from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer
-from milepost.console.entry import Entry
-from milepost.console.pages.subscription import managed
-from milepost.console.payload import LONGEST, payload_of
-from milepost.console.planning import Outlook, of_retry, of_skip
-from milepost.console.snapshot import Snapshot
-from milepost.console.visit import Visit, problem_of
-from milepost.console.words import several
+from milepost.console.forms import ChangePreview, preview_retry, preview_skip
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleRequest, ConsoleResponse, NavItem, expected_problem
+from milepost.console.search import parse_position
+from milepost.console.snapshot import OverviewSnapshot
+from milepost.console.templating import MAX_SHOWN_CHARACTERS, format_payload, several
 from milepost.dispatch import State
-from milepost.engine.deliveries import DeliveryInfo
-from milepost.engine.managed import ManagedSubscription
+from milepost.engine.operate.deliveries import DeliveryInfo
+from milepost.engine.operate.manage import ManagedSubscription
 from milepost.errors import InvalidMessage
 from milepost.progress.deliveries import Decided, Decision
-from milepost.server.access.reach import Within
-from milepost.server.access.role import Role
-from milepost.server.problems import INTERNAL, NOT_FOUND, Refused
-from milepost.server.wire.values import checked
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.scope_guard import ScopeRule
+from milepost.server.problems import NOT_FOUND, RequestRefused
+from milepost.wire.values import refuse_as_invalid
 
-ENTRY = Entry("Parked", "parked")
+NAV_ITEM = NavItem("Parked", "parked")
 PATH = "/parked"
-ONE = f"{PATH}/{{group:str}}/{{name:str}}"
-PAGE = 50
+PARKED_PATH = f"{PATH}/{{group:str}}/{{name:str}}"
+DELIVERIES_PER_PAGE = 50
 """Deliveries on a page."""
-NAMED = 5
+MAX_NAMED_POSITIONS = 5
 """Refused positions that are named one by one."""
 STATES: Sequence[State] = (
     State.PARKED,
@@ -44,14 +41,14 @@ STATES: Sequence[State] = (
     State.RUNNING,
     State.SKIPPED,
 )
-"""Those that one can look at, in the order of how much they matter."""
+"""The states that can be listed, the most urgent first."""
 
 _DECISIONS = {"retry": Decision.RETRY, "skip": Decision.SKIP}
 
 
 @dataclass(frozen=True)
-class Search:
-    """Which deliveries one looks at."""
+class DeliverySearch:
+    """The criteria of a list of deliveries."""
 
     state: State
     reason: str | None
@@ -59,109 +56,113 @@ class Search:
     after: int
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> "Search":
-        """As the address says."""
-        with checked("state"):
+    def of(cls, query: Mapping[str, str]) -> "DeliverySearch":
+        """Return the criteria of an address."""
+        with refuse_as_invalid("state"):
             state = State(query.get("state") or State.PARKED)
         return cls(
             state,
             query.get("reason") or None,
             query.get("key") or None,
-            _number("after", query.get("after") or "0"),
+            parse_position("after", query.get("after") or "0"),
         )
 
     def decisions(self) -> list[str]:
-        """What may be decided about these."""
+        """Return the decisions that apply to these deliveries."""
         return [name for name, decision in _DECISIONS.items() if self.state in decision.applies_to]
 
 
 # Looking
 
 
-@get(PATH, opt=needs(Role.READ, Within.ITSELF))
-async def everywhere(visit: NamedDependency[Visit]) -> Answer:
-    """Which subscriptions have any."""
+@get(PATH, opt=needs(TokenRole.READ, ScopeRule.ITSELF))
+async def list_subscriptions(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Show the subscriptions that have open deliveries."""
 
-    async def load(snapshot: Snapshot) -> Mapping[str, Any]:
-        return {"found": [info for info in snapshot.subscriptions if _has_any(info)]}
+    async def load(snapshot: OverviewSnapshot) -> Mapping[str, Any]:
+        return {"found": [info for info in snapshot.subscriptions if _has_open_deliveries(info)]}
 
-    return await visit.live("parked_everywhere.html", load)
+    return await console.live("parked_everywhere.html", load)
 
 
-def _has_any(info: Any) -> bool:
+def _has_open_deliveries(info: Any) -> bool:
     return bool(info.parked or info.retrying or info.waiting or info.unrouted)
 
 
-@get(ONE, opt=needs(Role.READ, Within.SUBSCRIPTION))
-async def listed(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """A page of them. The counts follow; what one is about to choose from does not move."""
-    subscription = managed(visit, group, name)
-    search = Search.of(visit.query)
+@get(PARKED_PATH, opt=needs(TokenRole.READ, ScopeRule.SUBSCRIPTION))
+async def list_deliveries(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Show a page of deliveries. The counts are live; the list to choose from stands still."""
+    subscription = console.subscription(group, name)
+    search = DeliverySearch.of(console.query)
 
-    async def load(snapshot: Snapshot) -> Mapping[str, Any]:
+    async def load(snapshot: OverviewSnapshot) -> Mapping[str, Any]:
         # While the page is open, it may come to select more than its reader may see.
-        await visit.reach.check_subscription(group, name)
+        await console.scope_guard.check_subscription(group, name)
         info = snapshot.by_address.get(f"{group}/{name}") or await subscription.info()
         return {"info": info, "search": search, "states": STATES}
 
     async def once() -> Mapping[str, Any]:
-        found, more = await _page(subscription, search)
+        found, more = await _load_page(subscription, search)
         return {
-            "found": [each for each in found if _may_be_seen(visit, each)],
+            "found": [each for each in found if _may_be_seen(console, each)],
             "more": more,
             "last": found[-1].position if found else 0,
             "decisions": search.decisions(),
             "now": datetime.now(UTC),
-            "again": visit.url("parked", group, name, **visit.query),
+            "again": console.url("parked", group, name, **console.query),
         }
 
-    return await visit.live("parked.html", load, once)
+    return await console.live("parked.html", load, once)
 
 
-async def _page(subscription: ManagedSubscription, search: Search) -> tuple[list[DeliveryInfo], bool]:
-    """A page, and whether there are more."""
+async def _load_page(subscription: ManagedSubscription, search: DeliverySearch) -> tuple[list[DeliveryInfo], bool]:
+    """Return a page, and True if there are more."""
     pages = subscription.delivery_pages(
-        state=search.state, key=search.key, reason=search.reason, after=search.after, limit=PAGE + 1
+        state=search.state, key=search.key, reason=search.reason, after=search.after, limit=DELIVERIES_PER_PAGE + 1
     )
     found: list[DeliveryInfo] = []
     async with aclosing(pages):
         async for page in pages:
             found += page
-    return found[:PAGE], len(found) > PAGE
+    return found[:DELIVERIES_PER_PAGE], len(found) > DELIVERIES_PER_PAGE
 
 
-@get(f"{ONE}/{{position:int}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
-async def one(
-    visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], position: FromPath[int]
-) -> Answer:
-    """Everything about one of them: on a page of its own, or for a script within the list."""
-    found = await _delivery(visit, managed(visit, group, name), position)
+@get(f"{PARKED_PATH}/{{position:int}}", opt=needs(TokenRole.READ, ScopeRule.SUBSCRIPTION))
+async def show_delivery(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str], position: FromPath[int]
+) -> ConsoleResponse:
+    """Show a delivery on a page of its own, or for a script within the list."""
+    found = await _load_delivery(console, console.subscription(group, name), position)
     message = found.message
-    longest = None if "whole" in visit.query else LONGEST
+    longest = None if "whole" in console.query else MAX_SHOWN_CHARACTERS
     context: dict[str, Any] = {
         "group": group,
         "name": name,
         "delivery": found,
-        "payload": None if message is None else payload_of(message.raw, longest),
+        "payload": None if message is None else format_payload(message.raw, longest),
         "decisions": [word for word, decision in _DECISIONS.items() if found.state in decision.applies_to],
     }
-    if "part" in visit.query:
-        return visit.fragment("parts/delivery.html", **context)
-    return visit.page("delivery.html", **context)
+    if "part" in console.query:
+        return console.fragment("parts/delivery.html", **context)
+    return console.page("delivery.html", **context)
 
 
-def _may_be_seen(visit: Visit, delivery: DeliveryInfo) -> bool:
+def _may_be_seen(console: ConsoleRequest, delivery: DeliveryInfo) -> bool:
     """Return False for a message of another category, which was selected before."""
-    return delivery.message is None or visit.visitor.scope.has_stream(delivery.message.stream)
+    return delivery.message is None or console.principal.scope.has_stream(delivery.message.stream)
 
 
-async def _delivery(visit: Visit, subscription: ManagedSubscription, position: int) -> DeliveryInfo:
+async def _load_delivery(
+    console: ConsoleRequest, subscription: ManagedSubscription, position: int
+) -> DeliveryInfo:
     deliveries = subscription.deliveries(after=max(0, position - 1), up_to=position, limit=1)
     async with aclosing(deliveries):
         async for delivery in deliveries:
-            if _may_be_seen(visit, delivery):
+            if _may_be_seen(console, delivery):
                 return delivery
-    raise Refused(
+    raise RequestRefused(
         NOT_FOUND,
         f"Position {position} has no delivery: it was handled, is not reached yet, or is not for this one.",
     )
@@ -171,8 +172,8 @@ async def _delivery(visit: Visit, subscription: ManagedSubscription, position: i
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """Which deliveries are meant."""
+class DecisionTarget:
+    """The deliveries that a decision is about."""
 
     positions: Sequence[int] | None
     up_to: int | None
@@ -181,25 +182,25 @@ class Chosen:
     reason: str | None = None
 
     @classmethod
-    def of(cls, form: Mapping[str, str]) -> "Chosen":
-        """As a form says: `positions`, or `up_to`, or else all in a state, of a key and with a reason."""
-        with checked("state"):
+    def of(cls, form: Mapping[str, str]) -> "DecisionTarget":
+        """Return the target of a form: `positions`, or `up_to`, or all of a state, key and reason."""
+        with refuse_as_invalid("state"):
             state = State(form.get("state") or State.PARKED)
         scope, key, reason = form.get("scope"), form.get("key") or None, form.get("reason") or None
         if scope == "positions":
-            return cls(_positions(form.get("positions", "")), None, state)
+            return cls(_parse_positions(form.get("positions", "")), None, state)
         if scope == "up_to":
-            return cls(None, _number("up_to", form.get("up_to", "")), state, key, reason)
+            return cls(None, parse_position("up_to", form.get("up_to", "")), state, key, reason)
         if scope == "all":
             return cls(None, None, state, key, reason)
         raise InvalidMessage("scope", "say which")
 
     async def count(self, subscription: ManagedSubscription) -> int:
-        """How many they are."""
+        """Return how many deliveries these are."""
         if self.positions is not None:
             return len(self.positions)
         is_narrowed = any(word is not None for word in (self.up_to, self.key, self.reason))
-        if not is_narrowed and self.state in _COUNTED:
+        if not is_narrowed and self.state in _COUNTED_STATES:
             # Counted anyway, however many there are.
             return int(getattr(await subscription.info(), self.state.value))
         return await subscription.count_deliveries(
@@ -207,84 +208,75 @@ class Chosen:
         )
 
     async def decide(self, subscription: ManagedSubscription, decision: Decision) -> Decided:
-        """Decides about them."""
+        """Retry or skip the deliveries."""
         act = subscription.retry if decision is Decision.RETRY else subscription.skip
         if self.positions is not None:
-            # Somebody else may have decided since this person looked.
+            # Another operator may have decided since this page was drawn.
             return await act(self.positions, state=self.state)
         if self.up_to is not None:
             return await act(up_to=self.up_to, state=self.state, key=self.key, reason=self.reason)
         return await act(all=True, state=self.state, key=self.key, reason=self.reason)
 
 
-_COUNTED = (State.PARKED, State.RETRYING, State.WAITING, State.UNROUTED)
+_COUNTED_STATES = (State.PARKED, State.RETRYING, State.WAITING, State.UNROUTED)
 
 
-@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
+@get(f"{PARKED_PATH}/plan/{{action:str}}", opt=needs(TokenRole.READ, ScopeRule.SUBSCRIPTION))
 async def plan(
-    visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
-) -> Answer:
-    """What a decision would do, for the dialog that asks."""
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str], action: FromPath[str]
+) -> ConsoleResponse:
+    """Show the effects of a decision, for the dialog that asks."""
     try:
-        count = await Chosen.of(visit.query).count(managed(visit, group, name))
+        count = await DecisionTarget.of(console.query).count(console.subscription(group, name))
     except Exception as error:
-        problem = problem_of(error)
-        if problem.status == INTERNAL.status:
-            raise
-        return visit.fragment("parts/plan.html", outlook=None, problem=problem.detail)
+        return console.fragment("parts/plan.html", outlook=None, problem=expected_problem(error).detail)
     if not count:
-        return visit.fragment("parts/plan.html", outlook=None, problem="There is none of them: choose others.")
-    return visit.fragment("parts/plan.html", outlook=_outlook(action, count), problem=None)
+        return console.fragment("parts/plan.html", outlook=None, problem="There is none of them: choose others.")
+    return console.fragment("parts/plan.html", outlook=_preview(action, count), problem=None)
 
 
-def _outlook(action: str, count: int) -> Outlook:
-    return of_retry(count) if _decision(action) is Decision.RETRY else of_skip(count)
+def _preview(action: str, count: int) -> ChangePreview:
+    return preview_retry(count) if _decision(action) is Decision.RETRY else preview_skip(count)
 
 
 def _decision(action: str) -> Decision:
     if action not in _DECISIONS:
-        raise Refused(NOT_FOUND, f"There is no action {action!r}.")
+        raise RequestRefused(NOT_FOUND, f"There is no action {action!r}.")
     return _DECISIONS[action]
 
 
-@post(f"{ONE}/{{action:str}}", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
+@post(f"{PARKED_PATH}/{{action:str}}", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
 async def decide(
-    visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
-) -> Answer:
-    """Has them tried again, or passes them over."""
-    form = {field: values[-1] for field, values in visit.form.items()}
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str], action: FromPath[str]
+) -> ConsoleResponse:
+    """Retry or skip deliveries."""
+    form = {field: values[-1] for field, values in console.form.items()}
     decision = _decision(action)
 
     async def work() -> str:
-        deciding = Chosen.of(form).decide(managed(visit, group, name), decision)
-        with checked("positions"):
-            return _said(decision, await visit.served.stopping.unless_begun(deciding))
+        deciding = DecisionTarget.of(form).decide(console.subscription(group, name), decision)
+        with refuse_as_invalid("positions"):
+            return _decided_in_words(decision, await console.served.shutdown.run_unless_stopping(deciding))
 
-    back = visit.url(
+    back = console.url(
         "parked", group, name, state=form.get("state"), reason=form.get("reason"), key=form.get("key")
     )
-    return await visit.attempt(back, work())
+    return await console.apply_change(back, work())
 
 
-def _said(decision: Decision, decided: Decided) -> str:
+def _decided_in_words(decision: Decision, decided: Decided) -> str:
     verb = "tried again" if decision is Decision.RETRY else "skipped"
     words = f"{several(decided.moved, 'message is', 'messages are')} {verb}."
     if not decided.refused:
         return words
-    named = [f"{position}: {why}" for position, why in list(decided.refused.items())[:NAMED]]
+    named = [f"{position}: {why}" for position, why in list(decided.refused.items())[:MAX_NAMED_POSITIONS]]
     more = len(decided.refused) - len(named)
     left = f"\nand {more:,} more" if more else ""
     return f"{words} Not so {several(len(decided.refused), 'other')}:\n" + "\n".join(named) + left
 
 
-def _positions(text: str) -> list[int]:
-    return [_number("positions", part) for part in text.split(",") if part.strip()]
+def _parse_positions(text: str) -> list[int]:
+    return [parse_position("positions", part) for part in text.split(",") if part.strip()]
 
 
-def _number(field: str, text: str) -> int:
-    if not (text.strip().isascii() and text.strip().isdigit()) or len(text) > 19:
-        raise InvalidMessage(field, f"a position is wanted, not {text[:40]!r}")
-    return int(text)
-
-
-HANDLERS = (everywhere, listed, one, plan, decide)
+HANDLERS = (list_subscriptions, list_deliveries, show_delivery, plan, decide)

@@ -1,4 +1,4 @@
-"""The filter playground: an expression, a message, and what each part comes to."""
+"""The filter playground: an expression evaluated part by part on a message."""
 
 from typing import Any
 
@@ -6,82 +6,78 @@ import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer
-from milepost.console.choice import Choice
-from milepost.console.entry import Entry
-from milepost.console.explained import Checked, Explained
-from milepost.console.payload import payload_of
-from milepost.console.stretch import Search
-from milepost.console.target import message_at, named
-from milepost.console.typed_json import object_of
-from milepost.console.visit import Visit
+from milepost.console.filter_check import CheckedExpression, FilterEvaluation
+from milepost.console.forms import parse_object
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleRequest, ConsoleResponse, NavItem
+from milepost.console.search import LogCriteria, LogSearch, find_position, message_at
+from milepost.console.templating import format_payload
 from milepost.errors import InvalidMessage
 from milepost.filter.filter import MAX_BYTES
 from milepost.log.codec import check_properties
 from milepost.log.message import Message
-from milepost.server.access.reach import Within
-from milepost.server.access.role import Role
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.scope_guard import ScopeRule
 from milepost.server.limits import Limits
 
-ENTRY = Entry("Filter", "filter")
+NAV_ITEM = NavItem("Filter", "filter")
 
-MOST_PROPERTIES = 6000
+MAX_PROPERTIES_CHARACTERS = 6000
 """Characters of properties: they stand in the address, so that it can be passed on."""
 
 
-@get("/filter", opt=needs(Role.READ, Within.ITSELF))
-async def playground(visit: NamedDependency[Visit]) -> Answer:
-    """An expression, explained; the same address shows the same to everybody."""
-    query = visit.query
+@get("/filter", opt=needs(TokenRole.READ, ScopeRule.ITSELF))
+async def playground(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Show an expression with the value of each part. The address has everything, so that it can be shared."""
+    query = console.query
     where, properties, wanted = (
         query.get("where", ""),
         query.get("properties", ""),
         query.get("message", "").strip(),
     )
-    checked = Checked.of(where)
+    checked = CheckedExpression.of(where)
     message, given, problem = None, None, None
     try:
         if wanted:
-            message = await _message(visit, wanted)
+            message = await _find_message(console, wanted)
             given = message.properties
         elif properties.strip():
-            given = _properties(properties, visit.limits)
+            given = _parse_properties(properties, console.limits)
     except InvalidMessage as error:
         problem = (error.field, str(error).partition(": ")[2])
-    explained = None if checked.filter is None or given is None else Explained.of(checked.filter, given)
-    return visit.page(
+    explained = None if checked.filter is None or given is None else FilterEvaluation.of(checked.filter, given)
+    return console.page(
         "filter.html",
         where=where,
         properties=properties,
         wanted=wanted,
         checked=checked,
         message=message,
-        shown=None if message is None else payload_of(msgspec.json.encode(message.properties).decode()).text,
+        shown=None if message is None else format_payload(msgspec.json.encode(message.properties).decode()).text,
         explained=explained,
         problem=problem,
-        newest=await _newest(visit),
+        newest=await _newest_position(console),
         longest=MAX_BYTES,
-        most_properties=MOST_PROPERTIES,
+        most_properties=MAX_PROPERTIES_CHARACTERS,
     )
 
 
-async def _message(visit: Visit, wanted: str) -> Message[Any]:
-    """A message by its position or its id."""
-    found = await message_at(visit.reach, await named(visit.reach, wanted))
+async def _find_message(console: ConsoleRequest, wanted: str) -> Message[Any]:
+    """Return a message by its position or its id."""
+    found = await message_at(console.scope_guard, await find_position(console.scope_guard, wanted))
     if found is None:
         raise InvalidMessage("message", f"there is no message {wanted}")
     return found
 
 
-def _properties(text: str, limits: Limits) -> dict[str, Any]:
-    """Properties as a message could have them."""
-    if len(text) > MOST_PROPERTIES:
+def _parse_properties(text: str, limits: Limits) -> dict[str, Any]:
+    """Return the properties that a text has; refuse what a message could not have."""
+    if len(text) > MAX_PROPERTIES_CHARACTERS:
         raise InvalidMessage(
             "properties",
-            f"there are {len(text):,} characters, over the limit of {MOST_PROPERTIES:,} for this page",
+            f"there are {len(text):,} characters, over the limit of {MAX_PROPERTIES_CHARACTERS:,} for this page",
         )
-    found = object_of("properties", text, limits)
+    found = parse_object("properties", text, limits)
     try:
         check_properties(found)
     except InvalidMessage as error:
@@ -89,9 +85,9 @@ def _properties(text: str, limits: Limits) -> dict[str, Any]:
     return found
 
 
-async def _newest(visit: Visit) -> int | None:
-    """The newest message, to try a filter on."""
-    stretch = await Search(visit.mp, Choice(scope=visit.visitor.scope), most=1).backwards()
+async def _newest_position(console: ConsoleRequest) -> int | None:
+    """Return the position of the newest message, to try a filter on."""
+    stretch = await LogSearch(console.mp, LogCriteria(scope=console.principal.scope), most=1).backwards()
     return stretch.messages[0].position if stretch.messages else None
 
 

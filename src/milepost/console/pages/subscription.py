@@ -1,61 +1,108 @@
-"""One subscription: how it stands, what it is, and what people do to it."""
+"""The page of one subscription: its status, its definition, and the actions of an operator."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
+import msgspec
 from litestar import get, post
 from litestar.di import NamedDependency
 from litestar.params import FromPath
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer, elsewhere
-from milepost.console.definition import definition_of
-from milepost.console.history import handling
-from milepost.console.planning import Outlook, of_delete, of_move, of_pause, of_replay, of_resume, place_in
-from milepost.console.settings import FIELDS, changes_of, new_of
-from milepost.console.snapshot import Snapshot
-from milepost.console.visit import Visit, problem_of
-from milepost.console.words import several
-from milepost.engine.managed import ManagedSubscription
-from milepost.engine.start import Start
+from milepost.app import Milepost
+from milepost.console.charts import mean_handling_seconds
+from milepost.console.forms import (
+    SETTING_FIELDS,
+    ChangePreview,
+    preview_delete,
+    preview_move,
+    preview_pause,
+    preview_replay,
+    preview_resume,
+    read_changes,
+    read_new_subscription,
+    read_place,
+)
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleRequest, ConsoleResponse, expected_problem, redirect_to
+from milepost.console.snapshot import OverviewSnapshot
+from milepost.console.templating import several
+from milepost.engine.declare.declaration import Start
+from milepost.engine.operate.manage import ManagedSubscription
 from milepost.errors import InvalidMessage
-from milepost.server.access.reach import Within
-from milepost.server.access.role import Role
-from milepost.server.limits import LONGEST_WAIT
-from milepost.server.problems import INTERNAL, NOT_FOUND, Refused
-from milepost.server.wire.values import checked
-
-PATH = "/subscriptions"
-ONE = f"{PATH}/{{group:str}}/{{name:str}}"
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.scope_guard import ScopeRule
+from milepost.server.limits import MAX_WAIT_SECONDS
+from milepost.server.problems import NOT_FOUND, RequestRefused
+from milepost.wire.values import refuse_as_invalid
 
 
-def managed(visit: Visit, group: str, name: str) -> ManagedSubscription:
-    """The subscription that a path names."""
-    return visit.mp.manage(f"{group}/{name}")
+@dataclass(frozen=True)
+class ShownDefinition:
+    """The newest definition of a subscription."""
+
+    number: int
+    selects: Mapping[str, Any]
+    orders: str
+    program: str
+    """The program that declared it, with its version."""
+    since: datetime
+    created: datetime
+    limits: Mapping[str, Any]
+    """The limits that operators set."""
+    replay: int
+    """Positions that a replay brings again, those that it has brought included; 0: there is none."""
+
+
+async def load_definition(mp: Milepost, group: str, name: str) -> ShownDefinition | None:
+    """Return the stored definition; None if there is none, or progress is in another store."""
+    overview = mp.services.overview
+    stored = None if overview is None else await overview.definition(group, name)
+    if stored is None:
+        return None
+    return ShownDefinition(
+        stored.number,
+        msgspec.json.decode(stored.selects),
+        stored.orders,
+        stored.program,
+        stored.since,
+        stored.created,
+        msgspec.json.decode(stored.limits),
+        stored.replay,
+    )
+
+
+SUBSCRIPTIONS_PATH = "/subscriptions"
+SUBSCRIPTION_PATH = f"{SUBSCRIPTIONS_PATH}/{{group:str}}/{{name:str}}"
 
 
 # Looking
 
 
-@get(PATH, opt=needs(Role.READ, Within.ANY_SCOPE))
-async def all_of_them(visit: NamedDependency[Visit]) -> Answer:
-    """They are on the overview."""
-    return elsewhere(visit.url())
+@get(SUBSCRIPTIONS_PATH, opt=needs(TokenRole.READ, ScopeRule.ANY_SCOPE))
+async def redirect_to_overview(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Redirect to the overview, which lists the subscriptions."""
+    return redirect_to(console.url())
 
 
-@get(ONE, opt=needs(Role.READ, Within.SUBSCRIPTION))
-async def show(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """How one stands."""
-    subscription = managed(visit, group, name)
-    history = visit.live_pages.watch.history
+@get(SUBSCRIPTION_PATH, opt=needs(TokenRole.READ, ScopeRule.SUBSCRIPTION))
+async def show(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Show a subscription."""
+    subscription = console.subscription(group, name)
+    history = console.live_pages.poller.history
 
-    async def load(snapshot: Snapshot) -> Mapping[str, Any]:
+    async def load(snapshot: OverviewSnapshot) -> Mapping[str, Any]:
         # While the page is open, it may come to select more than its reader may see.
-        await visit.reach.check_subscription(group, name)
+        await console.scope_guard.check_subscription(group, name)
         info = snapshot.by_address.get(f"{group}/{name}") or await subscription.info()
         is_created = info.settings is not None
-        definition = await definition_of(visit.mp, info.group, info.name)
-        visit.reach.check_shown(info.settings, None if definition is None else definition.selects)
+        definition = await load_definition(console.mp, info.group, info.name)
+        console.scope_guard.check_selections_shown(
+            info.settings, None if definition is None else definition.selects
+        )
         points = history.of(f"{group}/{name}")
         return {
             "info": info,
@@ -63,194 +110,207 @@ async def show(visit: NamedDependency[Visit], group: FromPath[str], name: FromPa
             "statistics": await subscription.statistics() if is_created else None,
             "lags": [(point.at, point.lag) for point in points],
             "rates": [(point.at, point.rate) for point in points],
-            "handling": handling(points),
+            "handling": mean_handling_seconds(points),
             "span": points[-1].at - points[0].at if points else 0,
-            "fields": FIELDS,
+            "fields": SETTING_FIELDS,
         }
 
-    return await visit.live("subscription.html", load)
+    return await console.live("subscription.html", load)
 
 
 # Saying what would happen
 
 
-@get(f"{ONE}/plan/{{action:str}}", opt=needs(Role.READ, Within.SUBSCRIPTION))
+@get(f"{SUBSCRIPTION_PATH}/plan/{{action:str}}", opt=needs(TokenRole.READ, ScopeRule.SUBSCRIPTION))
 async def plan(
-    visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str], action: FromPath[str]
-) -> Answer:
-    """What an action would do, for the dialog that asks; nothing is done."""
-    look = _OUTLOOKS.get(action)
-    if look is None:
-        raise Refused(NOT_FOUND, f"There is no action {action!r}.")
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str], action: FromPath[str]
+) -> ConsoleResponse:
+    """Show the effects of an action, for the dialog that asks. Nothing is changed."""
+    preview = _PREVIEWS.get(action)
+    if preview is None:
+        raise RequestRefused(NOT_FOUND, f"There is no action {action!r}.")
     try:
-        with checked("place"):
-            outlook = await look(managed(visit, group, name), visit.query)
+        with refuse_as_invalid("place"):
+            outlook = await preview(console.subscription(group, name), console.query)
     except Exception as error:
-        problem = problem_of(error)
-        if problem.status == INTERNAL.status:
-            raise
-        return visit.fragment("parts/plan.html", outlook=None, problem=problem.detail)
-    return visit.fragment("parts/plan.html", outlook=outlook, problem=None)
+        return console.fragment("parts/plan.html", outlook=None, problem=expected_problem(error).detail)
+    return console.fragment("parts/plan.html", outlook=outlook, problem=None)
 
 
-async def _move_outlook(subscription: ManagedSubscription, form: Mapping[str, str]) -> Outlook:
-    return of_move(await subscription.plan_move(_place(form, "to")))
+async def _preview_move(subscription: ManagedSubscription, form: Mapping[str, str]) -> ChangePreview:
+    return preview_move(await subscription.plan_move(_required_place(form, "to")))
 
 
-async def _replay_outlook(subscription: ManagedSubscription, form: Mapping[str, str]) -> Outlook:
-    return of_replay(await subscription.plan_replay(_place(form, "start"), _end(form)))
+async def _preview_replay(subscription: ManagedSubscription, form: Mapping[str, str]) -> ChangePreview:
+    return preview_replay(await subscription.plan_replay(_required_place(form, "start"), _optional_end(form)))
 
 
-async def _pause_outlook(subscription: ManagedSubscription, form: Mapping[str, str]) -> Outlook:
-    return of_pause(await subscription.info())
+async def _preview_pause(subscription: ManagedSubscription, form: Mapping[str, str]) -> ChangePreview:
+    return preview_pause(await subscription.info())
 
 
-async def _resume_outlook(subscription: ManagedSubscription, form: Mapping[str, str]) -> Outlook:
-    return of_resume(await subscription.info())
+async def _preview_resume(subscription: ManagedSubscription, form: Mapping[str, str]) -> ChangePreview:
+    return preview_resume(await subscription.info())
 
 
-async def _delete_outlook(subscription: ManagedSubscription, form: Mapping[str, str]) -> Outlook:
-    return of_delete(await subscription.info())
+async def _preview_delete(subscription: ManagedSubscription, form: Mapping[str, str]) -> ChangePreview:
+    return preview_delete(await subscription.info())
 
 
-_OUTLOOKS: Mapping[str, Callable[[ManagedSubscription, Mapping[str, str]], Awaitable[Outlook]]] = {
-    "move": _move_outlook,
-    "replay": _replay_outlook,
-    "pause": _pause_outlook,
-    "resume": _resume_outlook,
-    "delete": _delete_outlook,
+_PREVIEWS: Mapping[str, Callable[[ManagedSubscription, Mapping[str, str]], Awaitable[ChangePreview]]] = {
+    "move": _preview_move,
+    "replay": _preview_replay,
+    "pause": _preview_pause,
+    "resume": _preview_resume,
+    "delete": _preview_delete,
 }
 
 
-def _place(form: Mapping[str, str], name: str) -> Start:
-    place = place_in(form, name)
+def _required_place(form: Mapping[str, str], name: str) -> Start:
+    place = read_place(form, name)
     if place is None:
         raise InvalidMessage(name, "say where")
     return place
 
 
-def _end(form: Mapping[str, str]) -> Any:
-    return place_in(form, "end")
+def _optional_end(form: Mapping[str, str]) -> Any:
+    return read_place(form, "end")
 
 
 # Doing
 
 
-def _waiting(visit: Visit) -> dict[str, Any]:
-    """How long to wait for what is open, and what becomes of it then."""
-    return {"timeout": LONGEST_WAIT, "force": visit.sent("force") == "yes"}
+def _wait_options(console: ConsoleRequest) -> dict[str, Any]:
+    """Return the options that say how long to wait for open deliveries, and what becomes of them then."""
+    return {"timeout": MAX_WAIT_SECONDS, "force": console.sent("force") == "yes"}
 
 
-def _last(form: Mapping[str, Any]) -> dict[str, str]:
+def _last_values(form: Mapping[str, Any]) -> dict[str, str]:
     return {name: values[-1] for name, values in form.items()}
 
 
-@post(f"{ONE}/pause", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def pause(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """Nothing of it runs until it is resumed."""
+@post(f"{SUBSCRIPTION_PATH}/pause", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def pause(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Pause a subscription."""
 
     async def work() -> str:
-        await visit.served.stopping.unless_begun(managed(visit, group, name).pause(**_waiting(visit)))
+        await console.served.shutdown.run_unless_stopping(
+            console.subscription(group, name).pause(**_wait_options(console))
+        )
         return f"{group}/{name} is paused."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work())
+    return await console.apply_change(console.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/resume", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def resume(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """It goes on where it was."""
+@post(f"{SUBSCRIPTION_PATH}/resume", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def resume(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Resume a subscription."""
 
     async def work() -> str:
-        await managed(visit, group, name).resume()
+        await console.subscription(group, name).resume()
         return f"{group}/{name} goes on."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work())
+    return await console.apply_change(console.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/move", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def move(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """Goes on elsewhere."""
+@post(f"{SUBSCRIPTION_PATH}/move", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def move(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Move a subscription to another position."""
 
     async def work() -> str:
-        to = _place(_last(visit.form), "to")
-        moving = managed(visit, group, name).move(to, **_waiting(visit))
-        forgotten = await visit.served.stopping.unless_begun(moving)
+        to = _required_place(_last_values(console.form), "to")
+        moving = console.subscription(group, name).move(to, **_wait_options(console))
+        forgotten = await console.served.shutdown.run_unless_stopping(moving)
         return f"{group}/{name} was moved; {several(forgotten, 'delivery was', 'deliveries were')} forgotten."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work())
+    return await console.apply_change(console.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/replay", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def replay(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """Repeats what was handled."""
+@post(f"{SUBSCRIPTION_PATH}/replay", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def replay(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Replay what was handled."""
 
     async def work() -> str:
-        form = _last(visit.form)
-        with checked("end"):
-            replaying = managed(visit, group, name).replay(_place(form, "start"), _end(form), **_waiting(visit))
-            again = await visit.served.stopping.unless_begun(replaying)
+        form = _last_values(console.form)
+        with refuse_as_invalid("end"):
+            replaying = console.subscription(group, name).replay(
+                _required_place(form, "start"), _optional_end(form), **_wait_options(console)
+            )
+            again = await console.served.shutdown.run_unless_stopping(replaying)
         return f"{group}/{name}: {several(again, 'position is', 'positions are')} being repeated."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work())
+    return await console.apply_change(console.url("subscriptions", group, name), work())
 
 
-@post(f"{ONE}/settings", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def change(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """Other settings of one that was created, or another limit of one that a program declares."""
+@post(f"{SUBSCRIPTION_PATH}/settings", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def change(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Change the settings of a subscription that was created, or the limit of one that a program declares."""
 
     async def work() -> str:
-        subscription = managed(visit, group, name)
+        subscription = console.subscription(group, name)
         settings = (await subscription.info()).settings
         if settings is None:
-            return await _limit(visit, subscription)
-        changes = changes_of(visit.form, settings)
+            return await _change_concurrency(console, subscription)
+        changes = read_changes(console.form, settings)
         if not changes:
             return "Nothing was changed."
-        await visit.reach.check_change(group, name, changes)
-        with checked("settings"):
+        await console.scope_guard.check_change(group, name, changes)
+        with refuse_as_invalid("settings"):
             await subscription.update(**changes)
         return f"{group}/{name}: {', '.join(sorted(changes))} changed, without dropping a consumer."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work())
+    return await console.apply_change(console.url("subscriptions", group, name), work())
 
 
-async def _limit(visit: Visit, subscription: ManagedSubscription) -> str:
-    typed = visit.sent("concurrency").strip()
+async def _change_concurrency(console: ConsoleRequest, subscription: ManagedSubscription) -> str:
+    typed = console.sent("concurrency").strip()
     if typed and not (typed.isascii() and typed.isdigit()):
         raise InvalidMessage("concurrency", f"a number is wanted, not {typed!r}")
-    with checked("concurrency"):
+    with refuse_as_invalid("concurrency"):
         await subscription.update(concurrency=int(typed) if typed else None)
     return f"At most {typed} at once in a process." if typed else "As many at once as its program says."
 
 
-@post(f"{ONE}/delete", status_code=200, opt=needs(Role.OPERATE, Within.SUBSCRIPTION))
-async def delete(visit: NamedDependency[Visit], group: FromPath[str], name: FromPath[str]) -> Answer:
-    """Forgets it."""
+@post(f"{SUBSCRIPTION_PATH}/delete", status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.SUBSCRIPTION))
+async def delete(
+    console: NamedDependency[ConsoleRequest], group: FromPath[str], name: FromPath[str]
+) -> ConsoleResponse:
+    """Delete a subscription."""
 
     async def work() -> str:
-        deleting = managed(visit, group, name).delete(**_waiting(visit))
-        await visit.served.stopping.unless_begun(deleting)
+        deleting = console.subscription(group, name).delete(**_wait_options(console))
+        await console.served.shutdown.run_unless_stopping(deleting)
         return f"{group}/{name} is deleted."
 
-    return await visit.attempt(visit.url(), work(), back=visit.url("subscriptions", group, name))
+    return await console.apply_change(console.url(), work(), back=console.url("subscriptions", group, name))
 
 
-@post(PATH, status_code=200, opt=needs(Role.OPERATE, Within.ITSELF))
-async def create(visit: NamedDependency[Visit]) -> Answer:
-    """Creates one for consumers, in the group of this server."""
-    name = visit.sent("name").strip()
-    group = visit.mp.settings["group"].value
+@post(SUBSCRIPTIONS_PATH, status_code=200, opt=needs(TokenRole.OPERATE, ScopeRule.ITSELF))
+async def create(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Create a subscription for consumers, in the group of this server."""
+    name = console.sent("name").strip()
+    group = console.mp.settings["group"].value
 
     async def work() -> str:
-        wanted, options = new_of(visit.form)
-        await visit.reach.check_creation(group, wanted, options)
-        with checked("subscription"):
-            await visit.mp.create_subscription(wanted, if_exists="error", **options)
+        wanted, options = read_new_subscription(console.form)
+        await console.scope_guard.check_creation(group, wanted, options)
+        with refuse_as_invalid("subscription"):
+            await console.mp.create_subscription(wanted, if_exists="error", **options)
         if options.get("paused"):
             return f"{group}/{wanted} is created, paused: it waits until you resume it."
         return f"{group}/{wanted} is created: consumers may come."
 
-    return await visit.attempt(visit.url("subscriptions", group, name), work(), back=visit.url())
+    return await console.apply_change(console.url("subscriptions", group, name), work(), back=console.url())
 
 
-HANDLERS = (all_of_them, show, plan, pause, resume, move, replay, change, delete, create)
+HANDLERS = (redirect_to_overview, show, plan, pause, resume, move, replay, change, delete, create)

@@ -1,30 +1,28 @@
-"""Tokens: who may do what, and until when. They are made and revoked with `milepost token`."""
+"""The page of tokens: their roles, scopes and expiry. Tokens are made and revoked with `milepost token`."""
 
 from litestar import get
 from litestar.di import NamedDependency
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer
-from milepost.console.entry import Entry
-from milepost.console.visit import Visit
-from milepost.server.access.reach import Within
-from milepost.server.access.role import Role
-from milepost.server.access.tokens import Tokens
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleRequest, ConsoleResponse, NavItem
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.scope_guard import ScopeRule
+from milepost.server.access.tokens import TokenStore
 
-ENTRY = Entry("Tokens", "tokens", Role.OPERATE)
+NAV_ITEM = NavItem("Tokens", "tokens", TokenRole.OPERATE)
 
 
-@get("/tokens", opt=needs(Role.OPERATE, Within.ITSELF))
-async def tokens(visit: NamedDependency[Visit]) -> Answer:
-    """Every token that was made; whoever has one with a scope sees that one."""
-    stored = Tokens(visit.mp.log.database, visit.mp.settings["schema"].value)
-    own = visit.visitor.token
+@get("/tokens", opt=needs(TokenRole.OPERATE, ScopeRule.ITSELF))
+async def tokens(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Show every token. A reader whose own token has a scope sees only that one."""
+    stored = TokenStore(console.mp)
+    own = console.principal.token
     found = [
         token
         for token in await stored.all()
         if own is None or not own.scope.limited or (token.in_force and token.name == own.name)
     ]
-    return visit.page("tokens.html", tokens=found)
+    return console.page("tokens.html", tokens=found)
 
 
 HANDLERS = (tokens,)

@@ -1,57 +1,49 @@
-"""Where is my message: what became of each message of a stream, for every subscription."""
+"""The page "Where is my message": the state of each message of a stream for every subscription."""
 
 from litestar import get
 from litestar.di import NamedDependency
 
-from milepost.console.admission import needs
-from milepost.console.answer import Answer
-from milepost.console.entry import Entry
-from milepost.console.visit import Visit, problem_of
-from milepost.engine.trace.traced import Trace, Traced
-from milepost.errors import InvalidMessage
-from milepost.server.access.reach import Within
-from milepost.server.access.role import Role
-from milepost.server.problems import INTERNAL
+from milepost.console.guard import needs
+from milepost.console.request import ConsoleRequest, ConsoleResponse, NavItem, expected_problem
+from milepost.console.search import parse_position
+from milepost.engine.operate.trace.results import Trace, Traced
+from milepost.server.access.permissions import TokenRole
+from milepost.server.access.scope_guard import ScopeRule
 
-ENTRY = Entry("Where is my message", "trace")
-SHOWN = 20
+NAV_ITEM = NavItem("Where is my message", "trace")
+TRACE_PAGE_MESSAGES = 20
 """Messages on a page, the newest of the stream."""
 
 
-@get("/trace", opt=needs(Role.READ, Within.ITSELF))
-async def trace(visit: NamedDependency[Visit]) -> Answer:
-    """A stream or an id, and where each message is."""
-    target = visit.query.get("q", "").strip()
-    subscription = visit.query.get("subscription", "").strip()
+@get("/trace", opt=needs(TokenRole.READ, ScopeRule.ITSELF))
+async def trace(console: NamedDependency[ConsoleRequest]) -> ConsoleResponse:
+    """Show the state of each message of a stream, or of the message with an id."""
+    target = console.query.get("q", "").strip()
+    subscription = console.query.get("subscription", "").strip()
     found, problem = None, None
     if target:
         try:
-            found = await _traced(visit, target, subscription)
+            found = await _load_trace(console, target, subscription)
         except Exception as error:
-            told = problem_of(error)
-            if told.status == INTERNAL.status:
-                raise
-            problem = told.detail
-    return visit.page(
-        "trace.html", target=target, subscription=subscription, found=found, problem=problem, told=_told
+            problem = expected_problem(error).detail
+    return console.page(
+        "trace.html", target=target, subscription=subscription, found=found, problem=problem, told=_fate_in_words
     )
 
 
-async def _traced(visit: Visit, target: str, subscription: str) -> Trace:
-    before = visit.query.get("before_version")
-    if before is not None and not (before.isascii() and before.isdigit()):
-        raise InvalidMessage("before_version", f"a version is wanted, not {before[:40]!r}")
-    return await visit.reach.trace(
+async def _load_trace(console: ConsoleRequest, target: str, subscription: str) -> Trace:
+    before = console.query.get("before_version")
+    return await console.scope_guard.trace(
         target,
         group=None,
         subscription=subscription or None,
-        limit=SHOWN,
-        before_version=None if before is None else int(before),
+        limit=TRACE_PAGE_MESSAGES,
+        before_version=None if before is None else parse_position("before_version", before, what="version"),
     )
 
 
-def _told(traced: Traced) -> str:
-    """What `milepost trace` says, without the state, which stands before it."""
+def _fate_in_words(traced: Traced) -> str:
+    """Return what `milepost trace` prints, without the state, which has a column of its own."""
     return str(traced).removeprefix(traced.state).lstrip(":, ")
 
 

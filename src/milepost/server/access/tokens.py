@@ -1,21 +1,34 @@
-"""The tokens of a log, as they are stored."""
+"""Tokens: made, listed, revoked, and stored as a hash of their secret."""
 
+import hashlib
+import secrets
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
-import psycopg
 
-from milepost.errors import AlreadyExists, InvalidMessage
+from milepost.app import Milepost
+from milepost.errors import InvalidMessage
 from milepost.log.codec import check_name
-from milepost.log.database import Database
-from milepost.log.statements import Statements
-from milepost.server.access.role import Role
-from milepost.server.access.scope import UNLIMITED, TokenScope
-from milepost.server.access.secret import hashed, make_secret
+from milepost.server.access.permissions import UNLIMITED_SCOPE, TokenRole, TokenScope
 
-LONGEST_LIFE = timedelta(days=36_525)
+TOKEN_BEGINNING = "mp_"  # noqa: S105 - no secret
+"""What every token begins with, so that one is recognised where it must not be: in a log, in a repository."""
+MAX_SECRET_CHARACTERS = 200
+"""Characters; what is longer is no token, and not worth hashing."""
+
+
+def make_secret() -> str:
+    """A new one."""
+    return TOKEN_BEGINNING + secrets.token_urlsafe(32)
+
+
+def hash_secret(secret: str) -> bytes:
+    """What is stored of it. It has 256 random bits: nothing slower than SHA-256 is needed."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+MAX_TOKEN_LIFE_TIME = timedelta(days=36_525)
 """A token that is to last longer has no expiry."""
 
 
@@ -44,12 +57,12 @@ class StoredToken(msgspec.Struct, frozen=True):
     id: int
     name: str
     hash: bytes
-    roles: frozenset[Role]
+    roles: frozenset[TokenRole]
     expires: datetime | None = None
-    scope: TokenScope = UNLIMITED
+    scope: TokenScope = UNLIMITED_SCOPE
 
 
-class InForce(msgspec.Struct, frozen=True):
+class TokensInForce(msgspec.Struct, frozen=True):
     """What opens something at a moment."""
 
     tokens: Sequence[StoredToken] = ()
@@ -57,36 +70,35 @@ class InForce(msgspec.Struct, frozen=True):
     """Nonces of console sessions of these tokens that ended before their time."""
 
 
-def _known(roles: Collection[str]) -> frozenset[Role]:
+def _known_roles(roles: Collection[str]) -> frozenset[TokenRole]:
     """The roles that this program knows; a newer one may have stored others."""
-    return frozenset(role for role in Role if role.value in roles)
+    return frozenset(role for role in TokenRole if role.value in roles)
 
 
-def _scope(groups: Collection[str] | None, categories: Collection[str] | None) -> TokenScope:
+def _stored_scope(groups: Collection[str] | None, categories: Collection[str] | None) -> TokenScope:
     """The scope as it is stored."""
     return TokenScope(
         None if groups is None else frozenset(groups), None if categories is None else frozenset(categories)
     )
 
 
-def _bad_expiry(expires: object) -> InvalidMessage:
-    years = LONGEST_LIFE.days // 365
+def _expiry_error(expires: object) -> InvalidMessage:
+    years = MAX_TOKEN_LIFE_TIME.days // 365
     return InvalidMessage(
         "expires", f"must be later than now and within {years} years, by the database's clock, got {expires}"
     )
 
 
-class Tokens:
+class TokenStore:
     """Makes, lists and revokes them."""
 
-    def __init__(self, database: Database, schema: str) -> None:
-        self._database = database
-        self._statements = Statements(schema, "milepost.server.access")
+    def __init__(self, mp: Milepost) -> None:
+        self._table = mp.log.tokens
 
     async def make(
         self,
         name: str,
-        roles: Collection[Role],
+        roles: Collection[TokenRole],
         *,
         expires: datetime | timedelta | None = None,
         groups: Collection[str] | None = None,
@@ -103,60 +115,57 @@ class Tokens:
         """
         check_name("name", name)
         if not roles:
-            raise InvalidMessage("roles", f"at least one of {', '.join(Role)} is wanted")
+            raise InvalidMessage("roles", f"at least one of {', '.join(TokenRole)} is wanted")
         scope = TokenScope.of(groups, categories)
         life = expires if isinstance(expires, timedelta) else None
-        if life is not None and life > LONGEST_LIFE:
-            raise _bad_expiry(expires)
+        if life is not None and life > MAX_TOKEN_LIFE_TIME:
+            raise _expiry_error(expires)
         secret = make_secret()
-        await self._execute("revoke_expired_token", name=name)
-        try:
-            made = await self._execute(
-                "make_token",
-                name=name,
-                hash=hashed(secret),
-                roles=sorted(set(roles)),
-                expires=expires if life is None else None,
-                seconds=None if life is None else life.total_seconds(),
-                longest=LONGEST_LIFE.days,
-                groups=None if scope.groups is None else sorted(scope.groups),
-                categories=None if scope.categories is None else sorted(scope.categories),
-            )
-        except psycopg.errors.UniqueViolation:
-            raise AlreadyExists(f"there is a token {name!r} already: revoke it, or choose another name") from None
+        made = await self._table.add(
+            name,
+            hash_secret(secret),
+            sorted(set(roles)),
+            expires=None if isinstance(expires, timedelta) else expires,
+            seconds=None if life is None else life.total_seconds(),
+            max_days=MAX_TOKEN_LIFE_TIME.days,
+            groups=None if scope.groups is None else sorted(scope.groups),
+            categories=None if scope.categories is None else sorted(scope.categories),
+        )
         if not made:
-            raise _bad_expiry(expires)
+            raise _expiry_error(expires)
         return secret
 
     async def all(self) -> list[TokenInfo]:
         """Every token that was ever made, by name, the newest last."""
-        fields = TokenInfo.__struct_fields__
-        rows = await self._execute("list_tokens")
-        return [msgspec.convert(dict(zip(fields, row, strict=True)), TokenInfo) for row in rows]
+        return [msgspec.convert(row, TokenInfo) for row in await self._table.all()]
 
     async def revoke(self, name: str) -> bool:
         """It opens nothing any more; False if none in force has this name."""
         check_name("name", name)
-        return bool(await self._execute("revoke_token", name=name))
+        return await self._table.revoke(name)
 
-    async def in_force(self) -> InForce:
+    async def in_force(self) -> TokensInForce:
         """Return the tokens that are not revoked and have not expired, and which sessions of theirs have ended."""
-        rows = await self._execute("tokens_in_force")
-        return InForce(
+        rows = await self._table.in_force()
+        return TokensInForce(
             [
-                StoredToken(number, name, digest, _known(roles), expires, _scope(groups, categories))
-                for number, name, digest, roles, expires, groups, categories, _ in rows
+                StoredToken(
+                    row["id"],
+                    row["name"],
+                    row["hash"],
+                    _known_roles(row["roles"]),
+                    row["expires"],
+                    _stored_scope(row["groups"], row["categories"]),
+                )
+                for row in rows
             ],
-            frozenset(nonce for *_, ended in rows for nonce in ended),
+            frozenset(nonce for row in rows for nonce in row["ended_sessions"]),
         )
 
     async def end_session(self, token: int, nonce: bytes, seconds: float) -> None:
         """End a console session of a token; that is remembered for so many seconds."""
-        await self._execute("end_session", token=token, nonce=nonce, seconds=seconds)
+        await self._table.end_session(token, nonce, seconds)
 
     async def used(self, ids: Collection[int]) -> None:
         """Notes that these were used just now."""
-        await self._execute("touch_tokens", ids=sorted(ids))
-
-    async def _execute(self, statement: str, **parameters: Any) -> Sequence[Any]:
-        return await self._database.execute(self._statements.get(statement), parameters)
+        await self._table.touch(ids)

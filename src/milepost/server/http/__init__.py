@@ -1,1 +1,1 @@
-"""The API over HTTP: thin handlers over the methods of `Milepost`."""
+"""How a request arrives, is checked and answered: what all resources of the API share."""

@@ -1,1 +1,0 @@
-select coalesce(max(m."position"), 0) from :"schema".messages m

@@ -1,0 +1,1 @@
+"""The subcommands of `milepost`, one file each."""

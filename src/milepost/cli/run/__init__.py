@@ -1,0 +1,1 @@
+"""The parts of `milepost run`: the supervisor of processes, their reports, and the health server."""

@@ -1,0 +1,1 @@
+"""Routing: which consumer gets a message."""

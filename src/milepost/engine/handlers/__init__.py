@@ -1,0 +1,1 @@
+"""Call the handlers of a program with the messages of its lanes."""

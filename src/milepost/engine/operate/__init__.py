@@ -1,0 +1,1 @@
+"""Look at subscriptions and change them, from any process."""

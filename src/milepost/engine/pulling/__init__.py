@@ -1,1 +1,0 @@
-"""Pulling: whoever comes claims deliveries of a subscription with `tracking="all"`, and settles them in bulk."""

@@ -1,0 +1,1 @@
+"""The log in PostgreSQL: appender, reader, horizon, wake-ups and feed."""

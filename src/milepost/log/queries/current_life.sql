@@ -1,1 +1,0 @@
-select l.token from :"schema".server_life l

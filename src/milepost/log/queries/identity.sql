@@ -1,1 +1,0 @@
-select i.log from :"schema".identity i

@@ -1,1 +1,0 @@
-select :"schema".last_version(%(stream)s::text)

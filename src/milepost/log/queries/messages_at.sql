@@ -1,2 +1,0 @@
-select *
-from :"schema".messages_at(%(positions)s::bigint[], %(life)s::uuid)

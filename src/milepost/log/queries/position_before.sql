@@ -1,1 +1,0 @@
-select :"schema".position_before(%(since)s)

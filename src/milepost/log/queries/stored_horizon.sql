@@ -1,1 +1,0 @@
-select h."position" from :"schema".horizon h

@@ -1,1 +1,0 @@
-select :"schema".delete_subscription(%(subscription)s::bigint, %(barrier)s::text)

@@ -1,1 +1,0 @@
-delete from :"schema".serving v where v.worker = %(worker)s::text

@@ -1,1 +1,0 @@
-delete from :"schema".nodes n where n.id = %(id)s::text

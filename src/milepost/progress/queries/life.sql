@@ -1,2 +1,0 @@
--- The present life of the server that keeps progress.
-select :"schema".life()

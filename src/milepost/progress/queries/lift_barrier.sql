@@ -1,1 +1,0 @@
-select :"schema".lift_barrier(%(subscription)s::bigint, %(barrier)s::text)

@@ -1,1 +1,0 @@
-select :"schema".set_barrier(%(subscription)s::bigint, %(barrier)s::text, null, %(during)s::interval)

@@ -1,1 +1,0 @@
-select :"schema".set_status(%(subscription)s::bigint, %(status)s::text)

@@ -1,1 +1,0 @@
-select s.since, s.since_above from :"schema".subscriptions s where s.id = %(subscription)s::bigint

@@ -1,1 +1,0 @@
-select :"schema".take_back(%(subscription)s::bigint)

@@ -1,1 +1,0 @@
-select :"schema".yield_barrier(%(subscription)s::bigint, %(barrier)s::text, %(during)s::interval)

@@ -1,1 +1,0 @@
-"""What is sent and received: the shapes of bodies and answers that no value of the library has already."""

@@ -1,1 +1,0 @@
-select pg_terminate_backend(%(pid)s)

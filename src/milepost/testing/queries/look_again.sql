@@ -1,2 +1,0 @@
--- Workers look for what is due.
-select :"schema".act(s.id) from :"schema".subscriptions s
