@@ -169,7 +169,7 @@ async def test_pages_are_bounded_in_bytes(mp: Milepost, monkeypatch: pytest.Monk
     def small(*args: Any, **options: Any) -> Query:
         return replace(query_of(*args, **options), page_bytes=20_000)
 
-    monkeypatch.setattr("milepost.app.query_of", small)
+    monkeypatch.setattr("milepost.message_methods.query_of", small)
     for number in range(30):
         await mp.append("big-1", NewMessage("t", "x" * 5000))
         await mp.append(f"small-{number}", NewMessage("t"))
