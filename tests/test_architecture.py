@@ -77,7 +77,7 @@ def is_class(name: str) -> bool:
 def is_module(name: str) -> bool:
     """Return True for a module, a package, or something that one of them defines."""
     path = ROOT / "src" / name.replace(".", "/")
-    if path.is_dir() or path.with_suffix(".py").exists():
+    if (path / "__init__.py").exists() or path.with_suffix(".py").exists():
         return True
     module, _, last = name.rpartition(".")
     path = ROOT / "src" / module.replace(".", "/")

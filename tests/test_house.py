@@ -1,6 +1,7 @@
 """Each class name means one thing, and each constant says its unit: `tools/house.py` finds those that do not."""
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,12 @@ def test_numbers(expression: str) -> None:
 )
 def test_no_numbers(expression: str) -> None:
     assert not is_number(expression)
+
+
+@pytest.mark.parametrize("package", ["log", "progress"])
+def test_a_contract_names_each_module_that_knows_no_driver(package: str) -> None:
+    """A module that is added beside the implementation in PostgreSQL is added to the contract, too."""
+    contracts = tomllib.loads((house.SOURCE.parents[1] / "pyproject.toml").read_text())["tool"]["importlinter"]
+    named = {source for contract in contracts["contracts"] for source in contract.get("source_modules", ())}
+    modules = {f"milepost.{package}.{path.stem}" for path in (house.SOURCE / package).glob("*.py")}
+    assert modules - {f"milepost.{package}.__init__"} <= named

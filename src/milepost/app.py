@@ -243,14 +243,20 @@ class Milepost(MessageMethods):
         return left
 
     def twin(self) -> Self:
-        """Return a copy that is not open: it has the same declarations, and opens a log of its own."""
+        """Return a copy that is not open: it has the same declarations, and opens a log of its own.
+
+        This is for Milepost's own parts.
+        """
         twin = copy(self)
         vars(twin).pop("sync", None)
         twin._set_closed()
         return twin
 
     def adopt(self, original: "Milepost", provide: Mapping[Any, Any]) -> None:
-        """Take over what another one declares. `provide` has objects for handlers, by their types."""
+        """Take over what another one declares. `provide` has objects for handlers, by their types.
+
+        This is for Milepost's own parts.
+        """
         self._instruments += original._instruments
         self._codec.adopt(original._codec)
         self._subscriptions.adopt(original._subscriptions, provide)
@@ -310,18 +316,25 @@ class Milepost(MessageMethods):
         """Return a subscription of this program, ready to run; it needs no database.
 
         Raises what `declared` raises, and `UnknownSubscription` with a suggestion.
+
+        This is for Milepost's own parts.
         """
         self._subscriptions.check()
         return self._subscriptions[name]
 
     def check_handlers(self) -> None:
-        """Make the handlers that are declared so far ready; refuse what nobody provides. It needs no database."""
+        """Make the handlers that are declared so far ready; refuse what nobody provides. It needs no database.
+
+        This is for Milepost's own parts.
+        """
         self._subscriptions.check_handlers()
 
     def leave_schema(self, source: str) -> None:
         """Check the schema when this opens, where `migrate` is "auto", and change nothing. Call it before opening.
 
         `source` is the origin of that, as `milepost config` shows it.
+
+        This is for Milepost's own parts.
         """
         if self.settings["migrate"].value == "auto":
             self.settings["migrate"] = Setting("migrate", "check", source)
@@ -500,7 +513,10 @@ class Milepost(MessageMethods):
         return await self.puller.deliveries_of(claimer, connection)
 
     def address(self, subscription: str) -> tuple[str, str]:
-        """Return group and name of `group/name`, or of a name alone, which is one of the own group."""
+        """Return group and name of `group/name`, or of a name alone, which is one of the own group.
+
+        This is for Milepost's own parts.
+        """
         return address_of(subscription, self.settings["group"].value)
 
     async def settle(
@@ -550,7 +566,10 @@ class Milepost(MessageMethods):
         return ManagedSubscription(*self.address(address), self.runtime)
 
     def dry_run(self, subscription: Subscription) -> DryRun:
-        """Return a dry run of a subscription's handlers: real messages, in a transaction that is rolled back."""
+        """Return a dry run of a subscription's handlers: real messages, in a transaction that is rolled back.
+
+        This is for Milepost's own parts.
+        """
         return DryRun(self.runtime(), self._appender, subscription)
 
     def runtime(self) -> Runtime:

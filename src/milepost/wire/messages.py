@@ -26,8 +26,6 @@ PROPERTIES_SCHEMA: dict[str, Any] = {
     "default": {},
 }
 """How properties are described, which are decoded message by message."""
-METADATA_SCHEMA: dict[str, Any] = {"type": "object", "additionalProperties": {}, "default": {}}
-"""How metadata are described, which are decoded message by message, too."""
 EMPTY_OBJECT = msgspec.Raw(b"{}")
 
 

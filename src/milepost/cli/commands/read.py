@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import sys
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from milepost.cli import signals
 from milepost.cli.exit_status import CommandError, print_note
 from milepost.cli.options import Json, Schema, Url, make_milepost, parse_time, resolve_settings
 from milepost.cli.output import MessagePrinter, ProgressBar
+from milepost.engine.services import open_log
 from milepost.log.message import Message
 from milepost.log.query import NOW, Now
 from milepost.names import MAX_POSITION_NUMBER, MigrateMode
@@ -193,8 +194,11 @@ async def _wait_for_log(mp: Milepost) -> None:
     name = mp.settings["schema"].value
     said = False
     url = await asyncio.to_thread(lambda: mp.url)
-    async with Milepost(url, schema=name, migrate="off") as unchecked:
-        while not (await unchecked.log.schema_status()).number:
+    # The log alone: progress in another database need not be reachable for this.
+    log = await open_log(url, name, mp.codec, migrate="off", pool_size=1)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(log.close)
+        while not (await log.schema_status()).number:
             if not said:
                 print_note(
                     f"schema {name!r} has no log yet: waiting for the first append, or `milepost schema migrate`"

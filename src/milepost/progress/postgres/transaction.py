@@ -128,9 +128,10 @@ def lost_race_in(error: BaseException | None) -> Exception | None:
 
 @asynccontextmanager
 async def transaction_on(connection: Connection) -> AsyncIterator[None]:
-    """A transaction. What rolls it back for certain becomes `RunAgain` or `TransactionRefused`; after anything
-    else the outcome
-    is unknown."""
+    """Run a block in a transaction. What rolls it back for certain becomes `RunAgain` or `TransactionRefused`.
+
+    After anything else the outcome is unknown.
+    """
     try:
         with translate_errors():
             try:

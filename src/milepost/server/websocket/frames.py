@@ -152,7 +152,7 @@ _ref_decoder = msgspec.json.Decoder(_FrameWithRef)
 
 
 def decode_frame(text: str, limits: Limits) -> AnyClientFrame:
-    """A frame; `Refused` or `TooLarge` says what is wrong with one that is none of these."""
+    """A frame; `RequestRefused` or `TooLarge` says what is wrong with one that is none of these."""
     frame: AnyClientFrame = decode_small(text.encode(), AnyClientFrame, limits)
     return frame
 
