@@ -310,6 +310,16 @@ def test_what_a_consumer_has() -> None:
     assert [each.message.position for each in owner.lane.held_by("two")] == [2]
 
 
+def test_a_delivery_that_was_extended_to_the_same_time_is_overdue_once() -> None:
+    owner = lane(timeout=30)
+    owner.lane.join("one", [route()])
+    owner.fill(*marked(1), up_to=1)
+    owner.next()
+    assert owner.lane.extend([owner.open[1]], owner.now + 20, 10) == []
+    owner.now += 30
+    assert owner.lane.overdue(owner.now) == [owner.open[1]]
+
+
 def test_what_is_overdue_is_told_once_and_is_still_in_force() -> None:
     owner = lane(timeout=30)
     owner.lane.join("one", [route()])

@@ -121,7 +121,7 @@ class DeliveryClaims(Generic[M]):
         found = [entry for entry in entries if entry.row is not None and entry.row.state is State.SKIPPED]
         for entry in found:
             self.revoke(entry)
-        return found
+        return list(dict.fromkeys(found))
 
     def start(self, now: float, limit: int) -> list[LaneDelivery[M]]:
         """Hand out promised deliveries that may start, at most `limit`."""
@@ -169,7 +169,8 @@ class DeliveryClaims(Generic[M]):
             timed = heappop(self._deadlines)
             if _is_in_force(*timed):
                 (self._overdue if timed[2] in self._committing else found).append(timed[2])
-        return found
+        # One that was extended to the time that it had anyway is in there twice.
+        return list(dict.fromkeys(found))
 
     # Transactions under way
 
