@@ -297,9 +297,13 @@ async def test_what_follows_keeps_to_the_scope(
     async with serving(Milepost(database_url, schema=schema), access="tokens", pages=Console) as server:
         async with server.client(follow_redirects=True) as client:
             await Browser(client).log_in(secret)
-            # Not on the page that was drawn for the log-in, whose regions the first event repeats.
-            await mp.create_subscription("billing/newest", category="order")
-            seen = [line async for line in events_of(client, "", "billing/newest")]
+            # Both change while the page is open: a region is sent when it changes.
+            followed = events_of(client, "", "paused")
+            seen = [await anext(followed)]
+            for address in ("shipping/parcels", "billing/invoices"):
+                await mp.manage(address).pause()
+            seen += [line async for line in followed]
+            assert "billing/invoices" in "".join(seen)
             assert not FOREIGN.search("".join(seen))
             # The tail begins at the end of the log: the first row of it is of a message that came later.
             tail = events_of(client, "/log/tail?after=0", "order-2")
