@@ -33,12 +33,13 @@ _COPIED_OPTIONS = ("group", "concurrency", "pool_size", "max_message_bytes")
 
 
 def opens_for_each_call(cls: OpenedClass) -> OpenedClass:
-    """Lets every public async method of the class beneath be called while nothing is open: it opens for the call.
+    """Let every public async method that a class inherits be called while nothing is open: each call opens it.
 
     A test has no place of its own for `async with mp`, and its event loop may end before its fixtures do.
     """
-    for name, method in vars(cls.__mro__[1]).items():
+    for name in dir(cls):
         if not name.startswith("_") and name not in vars(cls):
+            method = inspect.getattr_static(cls, name)
             if inspect.iscoroutinefunction(method):
                 setattr(cls, name, _opening_coroutine(method))
             elif inspect.isasyncgenfunction(method):
